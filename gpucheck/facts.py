@@ -1,0 +1,396 @@
+"""What was read from a machine. No opinions here.
+
+``None`` always means *not read*; the reason stands in :attr:`Machine.gaps`. An empty tuple means
+that the place was looked at and held nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpucheck.text import Text
+
+_ADDRESS = re.compile(
+    r"(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?",
+    re.IGNORECASE,
+)
+
+
+def pci_address(text: str) -> str | None:
+    """Normalise a PCI address to ``dddd:bb:dd.f``, lower case, domain of 4 to 8 digits.
+
+    Accepts what lspci, NVML (``00000000:4F:00.0``), NVRM (``PCI:0000:9b:00``) and SMBIOS write.
+    Returns None for anything else.
+    """
+    match = _ADDRESS.fullmatch(text.strip().removeprefix("PCI:").removeprefix("pci:"))
+    if match is None:
+        return None
+    domain = int(match["domain"] or "0", 16)
+    return f"{domain:04x}:{match['bus']}:{match['device']}.{match['function'] or '0'}".lower()
+
+
+class Fact(BaseModel):
+    """Base of everything that was read: immutable, and strict about its own keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+GapReason = Literal[
+    "needs-root",
+    "file-absent",
+    "tool-absent",
+    "timed-out",
+    "not-supported",
+    "in-container",
+    "not-in-input",
+    "not-requested",
+    "unreadable",
+    "contradiction",
+]
+
+
+class Gap(Fact):
+    """Something that was not read, why, and how to read it."""
+
+    fact: str
+    """Dotted name of the fact, such as ``slots`` or ``gpus.0000:04:00.0.link``."""
+    reason: GapReason
+    how: Text
+    """The exact command or step that fills the gap, or what is known about it."""
+
+
+class System(Fact):
+    """Identity, from SMBIOS types 0 to 3. Placeholders such as ``To Be Filled By O.E.M.`` are None."""
+
+    vendor: Text | None = None
+    product: Text | None = None
+    version: Text | None = None
+    sku: Text | None = None
+    board_vendor: Text | None = None
+    board: Text | None = None
+    chassis: Text | None = None
+    bios_vendor: Text | None = None
+    bios_version: Text | None = None
+    bios_date: Text | None = None
+    uuid: Text | None = Field(default=None, exclude=True)
+    """Only to tell two machines apart; never shown."""
+
+
+class CpuSocket(Fact):
+    """One SMBIOS type 4 record, or one package the kernel shows where SMBIOS was not read."""
+
+    designation: Text
+    populated: bool | None
+    """Bit 6 of the Status byte; nothing else in the record of an empty socket can be trusted."""
+    model: Text | None = None
+    status: Text | None = None
+    """``enabled``, ``idle``, ``disabled-by-bios``, ``disabled-by-user`` or ``unknown``."""
+
+
+class Slot(Fact):
+    """One SMBIOS type 9 record, unfiltered."""
+
+    designation: Text
+    in_use: bool | None
+    """None where the firmware says Unknown, Other, Unavailable or a value out of the standard."""
+    lanes: int | None = None
+    """Data lanes as the firmware says; some firmware gives the width in use of an occupied slot."""
+    connector: int | None = None
+    """Lanes of the mechanical connector."""
+    gen: int | None = None
+    length: Text | None = None
+    socket: Text | None = None
+    """Designation of the CPU socket that owns the slot, where it is known."""
+    address: Text | None = None
+    """PCI address as SMBIOS gives it: the card, its root port or a bridge; None for ``ff`` and
+    ``00:00.0``, which mean that firmware assigned none."""
+
+
+class Psu(Fact):
+    """One SMBIOS type 39 record (or FRU or Redfish unit)."""
+
+    location: Text | None = None
+    model: Text | None = None
+    part: Text | None = None
+    manufacturer: Text | None = None
+    watts: int | None = None
+    """Rated output at 200-240 V; 0, 75 and 65535 in the firmware mean that it does not know."""
+    present: bool | None = None
+    plugged: bool | None = None
+    """Has mains. None for a unit that is not present."""
+
+
+class OnboardDevice(Fact):
+    """One SMBIOS type 41 record."""
+
+    designation: Text
+    kind: Text | None = None
+    enabled: bool | None = None
+    address: Text | None = None
+
+
+class MemoryDevice(Fact):
+    """One populated SMBIOS type 17 record."""
+
+    locator: Text
+    bytes: int
+
+
+class Link(Fact):
+    """PCIe link of one function. Widths in lanes, speeds in GT/s per lane.
+
+    ``max_*`` is what this device advertises, not what its slot can do.
+    """
+
+    width: int | None = None
+    max_width: int | None = None
+    speed_gts: float | None = None
+    max_speed_gts: float | None = None
+
+
+class Bar(Fact):
+    """One memory BAR. ``bytes`` is None when firmware and kernel left no size behind."""
+
+    index: int
+    bytes: int | None
+    assigned: bool
+    is_64bit: bool | None = None
+    prefetchable: bool | None = None
+    start: int | None = Field(default=None, exclude=True)
+
+
+class PciFunction(Fact):
+    """One function on the PCI bus, as the kernel enumerated it."""
+
+    address: Text
+    vendor_id: int
+    device_id: int
+    subsystem_vendor_id: int | None = None
+    subsystem_device_id: int | None = None
+    class_id: int
+    """24 bits: class, subclass, programming interface, such as 0x030200 for a 3D controller."""
+    parent: Text | None = None
+    """Address of the bridge above; None directly under a root bus."""
+    driver: Text | None = None
+    driver_read: bool = True
+    """False where the source cannot say whether a driver is bound (then ``driver`` is None)."""
+    numa_node: int | None = None
+    """None also where the kernel says -1."""
+    iommu_group: int | None = None
+    link: Link = Link()
+    bars: tuple[Bar, ...] = ()
+    boot_vga: bool | None = None
+    config_dead: bool | None = None
+    """Configuration space reads all ones: the device no longer answers."""
+    physical_slot: Text | None = None
+    """Slot number of the hot-plug port (/sys/bus/pci/slots), where the kernel has one."""
+
+    @property
+    def pci_id(self) -> str:
+        """Vendor and device, such as ``10de:1b38``."""
+        return f"{self.vendor_id:04x}:{self.device_id:04x}"
+
+    @property
+    def subsystem_id(self) -> str | None:
+        """Subsystem vendor and device, such as ``10de:11d9``."""
+        if self.subsystem_vendor_id is None or self.subsystem_device_id is None:
+            return None
+        return f"{self.subsystem_vendor_id:04x}:{self.subsystem_device_id:04x}"
+
+    @property
+    def is_bridge(self) -> bool:
+        """PCI-to-PCI bridge: root port, switch port or the bridge on a two-GPU card."""
+        return self.class_id >> 8 == 0x0604
+
+
+class NvmlGpu(Fact):
+    """One device that NVML listed. Every value is optional; ``errors`` keeps the return codes."""
+
+    index: int
+    address: Text | None = None
+    name: Text | None = None
+    uuid: Text | None = None
+    minor: int | None = None
+    pci_id: Text | None = None
+    subsystem_id: Text | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    bar1_bytes: int | None = None
+    compute_capability: Text | None = None
+    vbios: Text | None = None
+    link: Link = Link()
+    """``max_*``: the most that card and system allow together."""
+    temperature_c: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    power_default_limit_watts: float | None = None
+    power_max_limit_watts: float | None = None
+    performance_state: int | None = None
+    utilization_percent: int | None = None
+    ecc_enabled: bool | None = None
+    mig_enabled: bool | None = None
+    persistence: bool | None = None
+    pcie_replays: int | None = None
+    processes: tuple[int, ...] | None = None
+    """Process ids with a compute context."""
+    errors: dict[str, int] = {}
+    """NVML function name to its return code, for calls that failed on this device."""
+
+
+class Nvml(Fact):
+    """NVML as a whole. ``gpus`` is None when it could not start or did not answer in time."""
+
+    status: Literal["ok", "library-absent", "failed", "timed-out"]
+    call: Text | None = None
+    """The NVML function that failed or hung."""
+    code: int | None = None
+    """nvmlReturn_t of that call: 9 driver not loaded, 18 driver/library mismatch, 15 GPU is lost."""
+    message: Text | None = None
+    driver_version: Text | None = None
+    nvml_version: Text | None = None
+    cuda_version: Text | None = None
+    gpus: tuple[NvmlGpu, ...] | None = None
+
+
+class Driver(Fact):
+    """Kernel drivers for GPUs: what is loaded, what is installed, what /dev shows."""
+
+    loaded_modules: tuple[Text, ...] | None = None
+    """Of nvidia, nvidia_uvm, nvidia_modeset, nvidia_drm, nouveau, vfio_pci, amdgpu, radeon, i915, xe,
+    ast, mgag200: those that /proc/modules (or /sys/module) lists."""
+    nvidia_version: Text | None = None
+    """Version of the loaded module (/proc/driver/nvidia/version, /sys/module/nvidia/version)."""
+    nvidia_flavour: Literal["open", "proprietary"] | None = None
+    nvidia_module_installed: bool | None = None
+    """An nvidia.ko for the running kernel lies in /lib/modules."""
+    library_versions: tuple[Text, ...] | None = None
+    """Versions of the libnvidia-ml.so files on disk; empty when none was found."""
+    device_files: tuple[Text, ...] | None = None
+    """/dev/nvidia0 and so on, without nvidiactl, nvidia-uvm and nvidia-modeset."""
+    kernel_release: Text | None = None
+    kernel_command_line: Text | None = None
+    efi_boot: bool | None = None
+
+
+class Cpu(Fact):
+    """The processors as the kernel sees them."""
+
+    model: Text | None = None
+    packages: int | None = None
+    """Physical packages that are on line."""
+    numa_nodes: int | None = None
+    logical_cpus: int | None = None
+    physical_address_bits: int | None = None
+    has_avx: bool | None = None
+    hypervisor: Text | None = None
+    """Name of the hypervisor or ``unknown`` when only the CPU flag tells; None on bare metal or
+    where it was not read (then a gap says so)."""
+
+
+class KernelLog(Fact):
+    """The kernel's messages of this boot, continuation lines joined to their first line."""
+
+    source: Literal["dmesg", "kmsg", "journal", "file"]
+    lines: tuple[str, ...]
+    """Cleaned lines without time stamp and priority."""
+    complete: bool
+    """False when the first lines of the boot are gone from the ring buffer."""
+
+
+class Parts(Fact):
+    """What one reader or one dump brought: every field optional. ``assemble`` joins them."""
+
+    origin: str = ""
+    """For messages: the file, or ``this machine``."""
+    system: System | None = None
+    cpu_sockets: tuple[CpuSocket, ...] | None = None
+    slots: tuple[Slot, ...] | None = None
+    psus: tuple[Psu, ...] | None = None
+    onboard: tuple[OnboardDevice, ...] | None = None
+    memory_devices: tuple[MemoryDevice, ...] | None = None
+    memory_slots: int | None = None
+    memory_bytes: int | None = None
+    cpu: Cpu | None = None
+    pci: tuple[PciFunction, ...] | None = None
+    nvml: Nvml | None = None
+    driver: Driver | None = None
+    kernel_log: KernelLog | None = None
+    gaps: tuple[Gap, ...] = ()
+
+
+class Gpu(Fact):
+    """One GPU function, joined by PCI address from config space, NVML, SMBIOS and the catalog."""
+
+    address: Text
+    vendor: Literal["nvidia", "amd", "intel", "other"]
+    name: Text | None = None
+    pci_id: Text | None = None
+    subsystem_id: Text | None = None
+    catalog_gpu: str | None = None
+    """Catalog id; None where it is not in the catalog or the PCI id fits several cards."""
+    card: Text | None = None
+    """Address of the bridge that two GPUs of one card share (K80); None for one GPU a card."""
+    driver: Text | None = None
+    driver_read: bool = True
+    numa_node: int | None = None
+    iommu_group: int | None = None
+    socket: Text | None = None
+    slot: Text | None = None
+    link: Link = Link()
+    port_link: Link | None = None
+    """The link as the port above the card sees it: ``max_*`` is what the slot can do."""
+    bars: tuple[Bar, ...] | None = None
+    config_dead: bool | None = None
+    on_pci: bool | None = None
+    """False: NVML lists it but PCI does not; None: PCI was not looked at."""
+    nvml: NvmlGpu | None = None
+
+
+class Topology(Fact):
+    """How far apart each pair of GPUs is. Classes as ``nvidia-smi topo -m`` names them: X itself,
+    PIX one bridge, PXB several bridges, PHB the host bridge, NODE one NUMA node, SYS across CPU
+    sockets; ``?`` where it was not read."""
+
+    addresses: tuple[Text, ...] = ()
+    matrix: tuple[tuple[str, ...], ...] = ()
+
+
+class Machine(Fact):
+    """Everything that was read, joined. The ``machine`` key of ``gpucheck/probe/1``."""
+
+    system: System | None = None
+    catalog_model: str | None = None
+    cpu_sockets: tuple[CpuSocket, ...] | None = None
+    cpu: Cpu | None = None
+    slots: tuple[Slot, ...] | None = None
+    psus: tuple[Psu, ...] | None = None
+    memory_bytes: int | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    topology: Topology = Topology()
+    driver: Driver | None = None
+    nvml: Nvml | None = None
+    gaps: tuple[Gap, ...] = ()
+    pci: tuple[PciFunction, ...] | None = Field(default=None, exclude=True)
+    kernel_log: KernelLog | None = Field(default=None, exclude=True)
+    onboard: tuple[OnboardDevice, ...] | None = Field(default=None, exclude=True)
+
+
+class Expected(Fact):
+    """How many GPUs there should be, and who says so."""
+
+    n: int
+    origin: Text
+
+
+class Counts(Fact):
+    """GPU functions on four levels, without the BMC's, a hypervisor's or the CPU's own graphics.
+    Each is None where that level was not looked at or could not start."""
+
+    pci: int | None = None
+    device_files: int | None = None
+    nvml: int | None = None
+    tensorflow: int | None = None
+    expected: Expected | None = None

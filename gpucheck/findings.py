@@ -1,0 +1,175 @@
+"""Findings and checks: the one vocabulary that probe, advise, smoke and check share.
+
+A :class:`Finding` says what is wrong; a :class:`Check` is a question that ``advise`` asked and its
+outcome. :data:`CODES` is the only table of names: a name describes the problem, never the remedy,
+and a code is never used again for something else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpucheck.text import Text
+
+Severity = Literal["error", "warning", "info"]
+Confidence = Literal["certain", "likely", "possible"]
+Outcome = Literal["pass", "change", "fail", "unknown"]
+
+SEVERITY_ORDER: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
+
+
+class Document(BaseModel):
+    """Base of what is printed: immutable and strict, like the facts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Evidence(Document):
+    """One line that was read, word for word apart from control characters."""
+
+    source: Text
+    """Where it was read: a path, a command, a call."""
+    text: Text
+
+
+class Reading(Document):
+    """One possible result of a test and what it would mean."""
+
+    seen: str
+    means: str
+
+
+class NextTest(Document):
+    """A step that tells several possible causes apart."""
+
+    do: str
+    outcomes: tuple[Reading, ...]
+
+
+class Finding(Document):
+    """Something that is wrong, or worth knowing, with what it rests on and what to do."""
+
+    code: str
+    name: str
+    severity: Severity
+    subject: Text
+    """PCI address, slot, socket or PSU; ``machine`` for the whole of it."""
+    message: Text
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[str, ...] = ()
+    next_test: tuple[NextTest, ...] = ()
+    confidence: Confidence = "certain"
+    sources: tuple[str, ...] = ()
+
+
+class Citation(Document):
+    """What a statement about a product rests on."""
+
+    title: str
+    where: str | None = None
+    confidence: str
+
+
+class Check(Document):
+    """A question that was asked of a plan or a policy, and its outcome."""
+
+    topic: str
+    outcome: Outcome
+    message: str
+    finding: str | None = None
+    """Name of the finding that this would become on a real machine."""
+    sources: tuple[Citation, ...] = ()
+
+
+class Unchecked(Document):
+    """A rule that could not be applied, and the facts it lacked."""
+
+    name: str
+    missing: tuple[str, ...]
+
+
+class Code(Document):
+    """One row of the registry."""
+
+    code: str
+    name: str
+    stage: int
+    """Triage order: 1 seen, 2 addressed, 3 driver, 4 NVML, 5 hidden, 6 framework, 7 link, power and
+    health, 8 counts. Causes come before counts."""
+    summary: str
+
+
+def _table(*rows: tuple[str, str, int, str]) -> dict[str, Code]:
+    return {
+        name: Code(code=code, name=name, stage=stage, summary=summary) for code, name, stage, summary in rows
+    }
+
+
+CODES: dict[str, Code] = _table(
+    ("GC101", "gpu-count-mismatch", 8, "Fewer cards than expected, or levels that disagree, unexplained."),
+    ("GC102", "no-gpu-found", 8, "No GPU on any level that could be looked at."),
+    ("GC103", "gpu-fell-off-bus", 1, "A card stopped answering on the PCI bus."),
+    ("GC201", "link-width-reduced", 7, "A link trained narrower than card and slot allow."),
+    ("GC301", "cpu-socket-empty", 1, "Slots that belong to an empty CPU socket are dead."),
+    ("GC401", "psu-unplugged", 7, "A power supply is fitted but has no mains."),
+    ("GC402", "psu-missing", 7, "A power supply bay is empty."),
+    ("GC601", "bar-unassigned", 2, "A memory BAR of a card got no address."),
+    ("GC701", "nouveau-bound", 3, "The nouveau driver holds an NVIDIA card."),
+    ("GC702", "vfio-bound", 3, "vfio-pci holds a card for a virtual machine."),
+    ("GC703", "no-driver-bound", 3, "A driver is there, but none is bound to the card."),
+    ("GC704", "driver-not-installed", 3, "No NVIDIA driver is installed for this kernel."),
+    ("GC705", "driver-library-mismatch", 3, "Kernel module and user library have different versions."),
+    ("GC706", "nvml-unavailable", 4, "NVML cannot start although an NVIDIA card is there."),
+    ("GC707", "nvml-timeout", 4, "NVML did not answer in time."),
+    ("GC801", "gpu-unused-in-training", 6, "A card took no part in the training."),
+    ("GC802", "gradient-mismatch", 6, "The training differs from the single-device training."),
+    ("GC803", "replica-diverged", 6, "The replicas ended with different parameters."),
+    ("GC804", "smoke-timeout", 6, "The training stopped making progress."),
+    ("GC805", "smoke-worker-died", 6, "The training process ended before it was done."),
+    ("GC806", "gpu-slower-than-peers", 6, "One card is slower than the others and sets the pace of all."),
+    ("GC807", "tensorflow-missing", 6, "TensorFlow is not installed for this Python."),
+    ("GC808", "tensorflow-sees-no-gpu", 6, "A card is on PCI but TensorFlow lists no GPU."),
+    ("GC809", "tensorflow-cpu-only-build", 6, "The installed TensorFlow was built without GPU support."),
+    ("GC810", "memory-not-released", 6, "Device memory is still in use after the training ended."),
+    ("GC811", "process-left-behind", 6, "A process of the training outlived it."),
+    ("GC812", "gpu-busy", 6, "A card is in use by another process."),
+)
+"""Name to code. A rule module of the same name (underscores) holds the explanation."""
+
+BY_CODE: dict[str, Code] = {code.code: code for code in CODES.values()}
+
+
+def finding(
+    name: str,
+    severity: Severity,
+    subject: str,
+    message: str,
+    *,
+    evidence: tuple[Evidence, ...] = (),
+    remedy: tuple[str, ...] = (),
+    next_test: tuple[NextTest, ...] = (),
+    confidence: Confidence = "certain",
+    sources: tuple[str, ...] = (),
+) -> Finding:
+    """Build a finding by its registered name. KeyError for a name that is not in CODES."""
+    return Finding(
+        code=CODES[name].code,
+        name=name,
+        severity=severity,
+        subject=subject,
+        message=message,
+        evidence=evidence,
+        remedy=remedy,
+        next_test=next_test,
+        confidence=confidence,
+        sources=sources,
+    )
+
+
+def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Severity, then triage order (causes before counts), then subject."""
+    return tuple(
+        sorted(findings, key=lambda f: (SEVERITY_ORDER[f.severity], CODES[f.name].stage, f.subject, f.code))
+    )

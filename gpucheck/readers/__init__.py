@@ -1,0 +1,1 @@
+"""Host to partial facts, one module per source. Readers describe; they do not judge."""

@@ -1,0 +1,1 @@
+"""One module per output form. Nothing is decided here."""

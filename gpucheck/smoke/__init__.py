@@ -1,0 +1,1 @@
+"""Data-parallel training that proves every card was recognised and used."""

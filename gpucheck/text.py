@@ -1,0 +1,42 @@
+"""Text from hardware is hostile: names, SMBIOS strings and log lines pass through here."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+# C0 and C1 controls, zero-width and bidirectional marks (they reorder a terminal line or hide
+# text), line and paragraph separators, unpaired surrogates.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff]+"
+)
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_BLANKS = re.compile(r"[ \t\n]+")
+LONGEST = 500
+
+
+def clean(text: str) -> str:
+    """Return text as one printable line: no escape sequences, controls or runs of blanks."""
+    if text.isascii() and text.isprintable() and "  " not in text and len(text) <= LONGEST:
+        return text.strip()
+    text = _UNPRINTABLE.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r", " ")))
+    text = _BLANKS.sub(" ", text).strip()
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+Text = Annotated[str, AfterValidator(clean)]
+"""A string that came from a machine, cleaned on its way into a fact."""
+
+
+def say(template: str, /, **fields: object) -> str:
+    """Fill one whole sentence. Every sentence for people goes through here, so that a table of
+    translations can be keyed by the English template."""
+    return template.format(**fields)
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Pick the template for a count; both are whole sentences or whole noun phrases."""
+    return one if count == 1 else many
