@@ -134,6 +134,8 @@ class SlotRow(Sourced):
     """Power the slot may give."""
     max_wide: int | None = None
     """Most slot widths that a card here may have; None: not known."""
+    max_wide_src: tuple[str, ...] = ()
+    """Sources of ``max_wide`` where they are not those of the row."""
     wide_blocks: dict[str, tuple[str, ...]] = {}
     """Card width (``"2"``, ``"3"``) to the slot ids that such a card covers, cumulative."""
     clearance_length_mm: float | None = None

@@ -1,0 +1,205 @@
+"""What the person wants: cards, and what is known of the machine that they would go into."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpucheck.entries import Aux, Bus, Card, CardCooling, CardPower, Server, Size, Variant
+from gpucheck.errors import UsageError
+from gpucheck.power import Redundancy
+
+MOST_CARDS = 64
+"""More cards than any server has slots; beyond it a count is a typing mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A card as it will be built in: the reference card, or a maker's variant over it."""
+
+    card: Card
+    variant: Variant | None = None
+
+    @property
+    def id(self) -> str:
+        """Catalog id, with the variant behind a slash."""
+        return self.card.id if self.variant is None else f"{self.card.id}/{self.variant.id}"
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return self.card.name if self.variant is None else self.variant.names[0]
+
+    @property
+    def size(self) -> Size:
+        """Outer size."""
+        return self.variant.size if self.variant and self.variant.size else self.card.size
+
+    @property
+    def aux(self) -> Aux | None:
+        """Auxiliary power; None: not known."""
+        return self.variant.aux if self.variant and self.variant.aux else self.card.aux
+
+    @property
+    def power(self) -> CardPower | None:
+        """Board power; None: not known."""
+        return self.variant.power if self.variant and self.variant.power else self.card.power
+
+    @property
+    def cooling(self) -> CardCooling | None:
+        """Kind of cooler; None: not known."""
+        return self.variant.cooling if self.variant and self.variant.cooling else self.card.cooling
+
+    @property
+    def bus(self) -> Bus | None:
+        """PCIe side of the card; None: not known."""
+        return self.card.bus
+
+    @property
+    def slots_wide(self) -> int | None:
+        """Whole slots that it covers."""
+        wide = self.size.slots_wide
+        return None if wide is None else int(-(-wide // 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """So many of one card."""
+
+    wanted: Wanted
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PsuPlan:
+    """So many supplies of so many watts."""
+
+    count: int
+    watts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question to the advisor. What is None is free: the search may choose it.
+
+    Args:
+        server: The model.
+        orders: Cards and counts; empty: how many of each class?
+        cpus: CPUs that are fitted.
+        cpu_watts: TDP of one CPU.
+        psus: Supplies that are fitted.
+        options: Option name to the choice that is fitted.
+        input_volts: Mains voltage.
+        redundancy: How many supplies may fail.
+        ambient_c: Temperature of the inlet air.
+    """
+
+    server: Server
+    orders: tuple[Order, ...] = ()
+    cpus: int | None = None
+    cpu_watts: int | None = None
+    psus: PsuPlan | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    input_volts: int | None = None
+    redundancy: Redundancy | None = None
+    ambient_c: int | None = None
+
+    @property
+    def count(self) -> int:
+        """All cards together."""
+        return sum(order.count for order in self.orders)
+
+    def freed(self, *names: str) -> Request:
+        """The same request with some of what it states left free again."""
+        empty: dict[str, Any] = {"cpus": None, "psus": None, "options": {}}
+        return replace(self, **{name: empty[name] for name in names})
+
+    def as_stated(self) -> dict[str, Any]:
+        """The request as it goes into the document."""
+        return {
+            "gpus": [{"gpu": order.wanted.id, "count": order.count} for order in self.orders],
+            "cpus": self.cpus,
+            "cpu_watts": self.cpu_watts,
+            "psus": None if self.psus is None else {"count": self.psus.count, "watts": self.psus.watts},
+            "options": dict(self.options),
+            "input_voltage": self.input_volts,
+            "redundancy": self.redundancy,
+            "ambient_c": self.ambient_c,
+        }
+
+
+def parse_psus(text: str) -> PsuPlan:
+    """``2x1100``, ``2x1100W``, ``1100``. UsageError for anything else."""
+    match = re.fullmatch(r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(\d{2,5})\s*w?\s*", text, re.IGNORECASE)
+    if match is None or int(match[1] or 1) == 0:
+        raise UsageError("not a number of power supplies", input=f"--psu {text}", hint="write it as 2x1100")
+    return PsuPlan(int(match[1] or 1), int(match[2]))
+
+
+def parse_gpu(text: str) -> tuple[str, int | None]:
+    """``P40``, ``P40:2`` and ``2xP40`` to name and count. UsageError for a count that makes no sense."""
+    name, count = text.strip(), None
+    if match := re.fullmatch(r"(\d{1,4})\s*[x×]\s*(.+)", name, re.IGNORECASE):
+        count, name = int(match[1]), match[2]
+    elif match := re.fullmatch(r"(.+?)\s*:\s*(\S+)", name):
+        name = match[1]
+        if not match[2].isdecimal() or len(match[2]) > 4:
+            raise UsageError("not a number of cards", input=f"--gpu {text}", hint="write it as P40:2")
+        count = int(match[2])
+    if not name:
+        raise UsageError("no card is named", input=f"--gpu {text}", hint="write it as P40:2")
+    return name.strip(), count if count is None else checked_count(count, f"--gpu {text}")
+
+
+def checked_count(count: int, option: str) -> int:
+    """A count of cards between 1 and MOST_CARDS. UsageError otherwise."""
+    if not 1 <= count <= MOST_CARDS:
+        raise UsageError(
+            f"a number of cards is between 1 and {MOST_CARDS}",
+            input=option,
+            hint="leave it out to ask how many fit",
+        )
+    return count
+
+
+def resolve_option(server: Server, text: str, *, riser: bool) -> tuple[str, str]:
+    """``3=alternate`` to an option of this server and its choice.
+
+    Args:
+        server: The model.
+        text: ``NAME=CHOICE``.
+        riser: NAME is a riser (``--riser``), not an option (``--option``).
+
+    Raises:
+        UsageError: the server has no such option or choice; the hint lists those it has.
+    """
+    flag = "--riser" if riser else "--option"
+    name, separator, choice = (part.strip() for part in text.partition("="))
+    options = {
+        (option.riser if riser else key): key
+        for key, option in server.options.items()
+        if not riser or option.riser is not None
+    }
+    folded = {str(known).casefold(): key for known, key in options.items()}
+    if not folded:
+        raise UsageError(f"the catalog knows no such choice for {server.model}", input=f"{flag} {text}")
+    key = folded.get(name.casefold().removeprefix("riser").strip() if riser else name.casefold())
+    if key is None or not separator:
+        raise UsageError(
+            f"not an option of {server.model}",
+            input=f"{flag} {text}",
+            hint="known: "
+            + "; ".join(
+                f"{known}={'|'.join(server.options[key].choices)}" for known, key in sorted(options.items(), key=str)
+            ),
+        )
+    choices = {known.casefold(): known for known in server.options[key].choices}
+    chosen = choices.get(choice.casefold())
+    if chosen is None:
+        raise UsageError(
+            f"not a choice for {server.options[key].label}",
+            input=f"{flag} {text}",
+            hint=f"known: {', '.join(server.options[key].choices)}",
+        )
+    return key, chosen

@@ -1,0 +1,232 @@
+"""Rulings on cooling, what the vendor and owners say, distance between cards, and software."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpucheck.entries import GpuLimit, citations
+from gpucheck.findings import Citation, Outcome
+from gpucheck.fit.case import Case, Ruling, applies, check_of, means_card
+from gpucheck.fit.report import Condition, Item
+from gpucheck.fit.request import Order, Wanted
+from gpucheck.fit.slots import pair_class
+from gpucheck.text import say
+
+
+def cooling(case: Case) -> Iterator[Ruling]:
+    """Does the chassis cool this kind of card?"""
+    for order in case.request.orders:
+        wanted = order.wanted
+        if wanted.cooling is None:
+            text = say("How the {card} is cooled is not known.", card=wanted.name)
+            yield Ruling(
+                check_of("cooling", "unknown", text),
+                conditions=(Condition(text="the chassis cools the card"),),
+            )
+            continue
+        kind = wanted.cooling.kind
+        rows = [(row, row.passive if kind == "passive" else row.active) for row in case.server.cooling]
+        spoken = [(row, said) for row, said in rows if said is not None]
+        card_sources = citations(wanted.card, wanted.cooling.src)
+        if not spoken:
+            text = say(
+                "The {card} is {kind}; what this chassis cools is not known.",
+                card=wanted.name,
+                kind=_KINDS[kind],
+            )
+            held = Condition(text=say("the airflow at the slot is enough for a card that is {kind}", kind=_KINDS[kind]))
+            yield Ruling(check_of("cooling", "unknown", text, card_sources), conditions=(held,))
+        for row, said in spoken:
+            sources = case.cite(row.src)
+            note = row.note or say("The {card} is {kind}.", card=wanted.name, kind=_KINDS[kind])
+            if said == "yes":
+                yield Ruling(check_of("cooling", "pass", note, card_sources, sources))
+            elif said == "no" and all(source.confidence == "vendor" for source in sources):
+                yield Ruling(check_of("cooling", "fail", note, card_sources, sources))
+            else:
+                held = Condition(text=row.remedy or note, sources=sources)
+                yield Ruling(check_of("cooling", "unknown", note, card_sources, sources), conditions=(held,))
+
+
+_KINDS = {
+    "passive": "passive (it lives on the server's airflow)",
+    "blower": "cooled by a blower",
+    "open-air": "cooled by open fans",
+    "liquid": "cooled by liquid",
+}
+
+
+def support(case: Case) -> Iterator[Ruling]:
+    """What does the vendor say? A support statement binds only when the vendor's own page was read."""
+    gpu = case.server.gpu
+    if gpu.official == "none":
+        yield _statement(case, gpu.official_note or "The vendor supports no GPU in this model.", gpu.official_src)
+    for limit in gpu.limits:
+        for order in case.request.orders:
+            if applies(limit, order.wanted, case.build):
+                yield from _limit(case, order, limit)
+    for forbidden in gpu.forbids:
+        held = Condition(text=say("there is no {item} in it", item=forbidden.item), sources=case.cite(forbidden.src))
+        text = say("Excludes a GPU: {item}.", item=forbidden.item)
+        yield Ruling(check_of("support", "pass", text, held.sources), conditions=(held,))
+    for order in case.request.orders:
+        for listed in gpu.listed:
+            if any(means_card(name, order.wanted.card) for name in listed.cards):
+                text = say("The {card} is listed by: {by}.", card=order.wanted.name, by=listed.by)
+                yield Ruling(check_of("listed", "pass", text, case.cite(listed.src)))
+        for report in gpu.reports:
+            if any(means_card(name, order.wanted.card) for name in report.cards):
+                yield _report(case, order, report.works, report.note, report.count, report.src)
+
+
+def _report(case: Case, order: Order, works: bool, note: str | None, count: int, src: tuple[str, ...]) -> Ruling:
+    template = (
+        "An owner runs {count} × {card} in this model. {note}"
+        if works
+        else "An owner failed with {count} × {card} in this model. {note}"
+    )
+    text = say(template, count=count, card=order.wanted.name, note=note or "").strip()
+    sources = case.cite(src)
+    held = () if works else (Condition(text=text, sources=sources),)
+    return Ruling(check_of("reports", "pass", text, sources), conditions=held)
+
+
+def _statement(case: Case, text: str, src: tuple[str, ...]) -> Ruling:
+    sources = case.cite(src)
+    if sources and all(source.confidence == "vendor" for source in sources):
+        return Ruling(check_of("support", "fail", text, sources))
+    return Ruling(check_of("support", "unknown", text, sources), conditions=(Condition(text=text, sources=sources),))
+
+
+def _limit(case: Case, order: Order, limit: GpuLimit) -> Iterator[Ruling]:
+    wanted, power = order.wanted, order.wanted.power
+    if order.count > limit.max:
+        text = say(
+            "The vendor allows at most {most} such cards; {count} are wanted.",
+            most=limit.max,
+            count=order.count,
+        )
+        yield _statement(case, text, limit.src)
+    elif limit.watts_each is not None and power is not None and power.watts > limit.watts_each:
+        text = say(
+            "The vendor allows {most} W a card; the {card} draws {watts} W.",
+            most=limit.watts_each,
+            card=wanted.name,
+            watts=power.watts,
+        )
+        yield _statement(case, text, limit.src)
+    else:
+        text = say("Within the vendor's limit of {most} such cards.", most=limit.max)
+        yield Ruling(check_of("support", "pass", text, case.cite(limit.src)))
+
+
+def needs(case: Case) -> Iterator[Ruling]:
+    """What must be there with a GPU: kits, CPUs, heat limits, supplies."""
+    for need in case.server.gpu.needs:
+        if not any(_concerns(need.wide_min, need.aux_only, order.wanted) for order in case.request.orders):
+            continue
+        sources = case.cite(need.src)
+        binding = bool(sources) and all(source.confidence == "vendor" for source in sources)
+        held = (Condition(text=need.item, sources=sources),)
+        if need.parts:
+            item = Item(
+                item=need.item,
+                part_numbers=need.parts,
+                quantity=1,
+                need="maybe-fitted",
+                why="It must be there with a GPU.",
+                sources=sources,
+            )
+            yield Ruling(check_of("parts", "change", need.item, sources), items=(item,))
+        elif need.cpus is not None and need.cpus > case.build.cpus:
+            yield Ruling(check_of("support", "fail" if binding else "unknown", need.item, sources), conditions=held)
+        elif need.cpu_watts_max is not None:
+            yield _cpu_watts(case, need.cpu_watts_max, need.item, sources)
+        elif need.inlet_c_max is not None:
+            ambient = case.request.ambient_c
+            if ambient is not None and ambient <= need.inlet_c_max:
+                yield Ruling(check_of("cooling", "pass", need.item, sources))
+            elif ambient is not None and binding:
+                yield Ruling(check_of("cooling", "fail", need.item, sources))
+            else:
+                yield Ruling(check_of("cooling", "unknown", need.item, sources), conditions=held)
+        elif need.psu_watts_min is not None:
+            psus = case.request.psus
+            if psus is not None and psus.watts >= need.psu_watts_min:
+                yield Ruling(check_of("support", "pass", need.item, sources))
+            else:
+                outcome: Outcome = "fail" if psus is not None and binding else "unknown"
+                yield Ruling(check_of("support", outcome, need.item, sources), conditions=held)
+        elif need.cpus is None:
+            yield Ruling(check_of("parts", "unknown", need.item, sources), conditions=held)
+
+
+def _concerns(wide_min: int | None, aux_only: bool, wanted: Wanted) -> bool:
+    wide_enough = wide_min is None or wanted.slots_wide is None or wanted.slots_wide >= wide_min
+    has_aux = not aux_only or wanted.aux is None or bool(wanted.aux.plugs)
+    return wide_enough and has_aux
+
+
+def _cpu_watts(case: Case, most: int, text: str, sources: tuple[Citation, ...]) -> Ruling:
+    stated = case.request.cpu_watts
+    if stated is not None and stated <= most:
+        return Ruling(check_of("cpu-watts", "pass", text, sources))
+    if stated is not None:
+        said = say("CPUs of {stated} W are above the limit. {text}", stated=stated, text=text)
+        item = Item(
+            item=say("CPUs of at most {most} W", most=most),
+            part_numbers=(),
+            quantity=case.build.cpus,
+            need="must",
+            why=said,
+            sources=sources,
+        )
+        return Ruling(check_of("cpu-watts", "change", said, sources), items=(item,))
+    return Ruling(check_of("cpu-watts", "unknown", text, sources), conditions=(Condition(text=text, sources=sources),))
+
+
+def topology(case: Case) -> Iterator[Ruling]:
+    """How far apart do the cards stand?"""
+    rows = [place.row for place in case.placement.seats]
+    pairs = {pair_class(a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]}
+    if not pairs:
+        return
+    sources = case.cite(key for row in rows for key in row.src)
+    if "SYS" in pairs:
+        text = "The cards stand on different CPUs (SYS): copies between them cross the link between the CPUs."
+    elif "?" in pairs:
+        text = "How far apart the cards stand is not known."
+    elif pairs == {"PIX"}:
+        text = "The cards share one PCIe switch (PIX): the shortest way between them."
+    else:
+        text = "The cards stand at the same CPU (PHB)."
+    yield Ruling(check_of("topology", "unknown" if "?" in pairs and "SYS" not in pairs else "pass", text, sources))
+
+
+def software(case: Case) -> Iterator[Ruling]:
+    """Is there one driver and one TensorFlow for all the cards?"""
+    for order in case.request.orders:
+        card = order.wanted.card
+        spec = card.software
+        sources = citations(card, spec.src)
+        if spec.last_driver_branch is not None:
+            text = say(
+                "The last driver branch for the {card} is {branch}: do not let an update go beyond it.",
+                card=order.wanted.name,
+                branch=spec.last_driver_branch,
+            )
+            yield Ruling(
+                check_of("software", "pass", text, sources),
+                conditions=(Condition(text=text, sources=sources),),
+            )
+        if spec.tensorflow_newest is not None:
+            text = say(
+                "The newest official TensorFlow with code for the {card} is {version}. {note}",
+                card=order.wanted.name,
+                version=spec.tensorflow_newest,
+                note=spec.note or "",
+            ).strip()
+            yield Ruling(check_of("software", "pass", text, sources))
+        elif spec.compute_capability is None:
+            text = say("Which TensorFlow has code for the {card} is not known.", card=order.wanted.name)
+            yield Ruling(check_of("software", "unknown", text, sources))

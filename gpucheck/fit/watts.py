@@ -1,0 +1,381 @@
+"""Rulings on power: plugs by exact kind, and watts with bounds where something is not given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpucheck.entries import citations
+from gpucheck.findings import Citation
+from gpucheck.fit import plugs
+from gpucheck.fit.case import Case, Ruling, check_of, cover, listed
+from gpucheck.fit.report import Condition, Item, PowerSum, PowerTerm, Question
+from gpucheck.fit.request import Order, PsuPlan, Request
+from gpucheck.power import LOW_LINE_BELOW_VOLTS, Bounds, judged, usable_watts
+from gpucheck.text import say
+
+
+def power_plugs(case: Case) -> Iterator[Ruling]:
+    """Has every card its auxiliary power, by exact kind of plug?"""
+    server, build = case.server, case.build
+    need, have = plugs.sockets_needed(server, case.request.orders, build)
+    there = plugs.active_sockets(server, build) or ()
+    socket_sources = case.cite(key for socket in there for key in socket.src)
+    for order in case.request.orders:
+        feed = plugs.feed(server, order.wanted, build)
+        yield from _feed(case, order, feed, socket_sources)
+    if have is not None and need > have:
+        text = say("The cards take {need} GPU power sockets, the server has {have}.", need=need, have=have)
+        yield Ruling(check_of("plug", "fail", text, socket_sources), essential=True)
+
+
+def _feed(case: Case, order: Order, feed: plugs.Feed, socket_sources: tuple[Citation, ...]) -> Iterator[Ruling]:
+    wanted = order.wanted
+    card_sources = citations(wanted.card, wanted.aux.src) if wanted.aux else ()
+    if feed.outcome == "pass":
+        text = (
+            say("The {card} needs no power plug.", card=wanted.name)
+            if wanted.aux is not None and not wanted.aux.plugs
+            else say("The server's GPU leads end in the {card}'s plug.", card=wanted.name)
+        )
+        yield Ruling(check_of("plug", "pass", text, card_sources, socket_sources), essential=True)
+        return
+    if feed.outcome == "change":
+        assert wanted.aux is not None
+        text = say(
+            "Each {card} takes {plugs}: {cables}.",
+            card=wanted.name,
+            plugs=plugs.in_words(wanted.aux),
+            cables=listed(cable.called for cable in feed.cables),
+        )
+        items = tuple(
+            Item(
+                item=cable.called,
+                part_numbers=cable.parts,
+                quantity=order.count * feed.cables.count(cable),
+                need="must",
+                why=text,
+                sources=case.cite(cable.src),
+            )
+            for cable in dict.fromkeys(feed.cables)
+        )
+        warn: tuple[Condition, ...] = ()
+        if any(plug.kind in ("eps-8", "pcie-8") for plug in wanted.aux.plugs):
+            warn = (Condition(text=_LOOK_ALIKE, sources=card_sources),)
+        cable_sources = case.cite(key for cable in feed.cables for key in cable.src)
+        yield Ruling(
+            check_of("plug", "change", text, card_sources, cable_sources),
+            essential=True,
+            items=items,
+            conditions=warn,
+        )
+        return
+    yield _unknown_feed(case, order, feed, card_sources)
+
+
+_LOOK_ALIKE = (
+    "every power cable is of the exact kind: the 8-pin EPS (CPU) and the 8-pin PCIe plug look alike and have "
+    "12 V and ground on opposite rows"
+)
+
+
+def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tuple[Citation, ...]) -> Ruling:
+    wanted = order.wanted
+    words = plugs.in_words(wanted.aux) if wanted.aux else ""
+    text = {
+        "aux-unknown": say("Which power plug the {card} has is not known.", card=wanted.name),
+        "kind-unknown": say("The {card} has {plugs}.", card=wanted.name, plugs=words),
+        "server-unknown": say(
+            "The {card} takes {plugs}; which GPU power sockets a {model} has is not known.",
+            card=wanted.name,
+            plugs=words,
+            model=case.server.model,
+        ),
+        "no-cable": say(
+            "The {card} takes {plugs}; no cable from this server's GPU sockets to that plug is known.",
+            card=wanted.name,
+            plugs=words,
+        ),
+    }[feed.reason or "aux-unknown"]
+    covered = cover(case, wanted, order.count)
+    if covered:
+        text = say("{what} But this card is known to work in this model.", what=text)
+        return Ruling(check_of("plug", "pass", text, covered), essential=True)
+    question = Question(
+        ask=say(
+            "Which GPU power cables come with the server, and do they end in the plug of the {card}?",
+            card=wanted.name,
+        ),
+        how="Photograph both ends of each cable and the socket on the riser or board that it plugs into.",
+        if_yes="Power plugs are not the obstacle.",
+        if_no="Find the right cable before you buy; never force an 8-pin plug.",
+    )
+    held = Condition(text=say("there is a power cable that ends in the plug of the {card}", card=wanted.name))
+    return Ruling(
+        check_of("plug", "unknown", text, card_sources),
+        essential=True,
+        conditions=(held,),
+        questions=(question,),
+    )
+
+
+def watts(case: Case) -> Iterator[Ruling]:
+    """Do the power supplies carry it all?"""
+    terms = tuple(_terms(case))
+    load = Bounds(0, 0)
+    for term in terms:
+        load += Bounds(term.low_watts, term.high_watts)
+    request, spec = case.request, case.server.power
+    chosen, sources = request.psus, case.cite(key for psu in spec.psus for key in psu.src)
+    if chosen is None:
+        yield from _free_psus(case, load, terms)
+        return
+    each = _at_voltage(case, chosen.watts)
+    if each is None:
+        text = say(
+            "What a {watts} W supply gives at {volts} V is not known.",
+            watts=chosen.watts,
+            volts=request.input_volts,
+        )
+        yield Ruling(check_of("watts", "unknown", text), essential=True, power=_sum(case, load, terms, None))
+        return
+    usable = usable_watts(chosen.count, each, request.redundancy or "none")
+    outcome = judged(load, usable)
+    text = _load_text(load, usable, chosen, request)
+    covered = [cover(case, order.wanted, order.count) for order in request.orders]
+    if outcome == "unknown" and covered and all(covered) and _as_covered(case, chosen):
+        outcome, sources = "pass", tuple(source for group in covered for source in group)
+    conditions, questions = _power_conditions(case, load, chosen, each)
+    if outcome == "unknown":
+        questions += (_ask_load(case),)
+    yield Ruling(
+        check_of("watts", outcome, text, sources),
+        essential=True,
+        conditions=conditions,
+        questions=questions,
+        power=_sum(case, load, terms, usable),
+    )
+    yield from _peak(case, load, usable)
+
+
+def _as_covered(case: Case, chosen: PsuPlan) -> bool:
+    """A report of a build covers the watts only with supplies as large as the model's largest known."""
+    return chosen.watts >= max((psu.watts for psu in case.server.power.psus), default=0)
+
+
+def _terms(case: Case) -> Iterator[PowerTerm]:
+    for order in case.request.orders:
+        power = order.wanted.power
+        if power is None:
+            yield PowerTerm(item=f"{order.count} × {order.wanted.name}", low_watts=0, high_watts=None)
+        else:
+            each = power.watts * order.count
+            yield PowerTerm(
+                item=f"{order.count} × {order.wanted.name}",
+                low_watts=each,
+                high_watts=each,
+                sources=citations(order.wanted.card, power.src),
+            )
+    cpus, sockets_spec = case.build.cpus, case.server.sockets
+    if case.request.cpu_watts is not None:
+        each = case.request.cpu_watts * cpus
+        yield PowerTerm(item=f"{cpus} × CPU, as stated", low_watts=each, high_watts=each)
+    else:
+        most = sockets_spec.max_cpu_watts
+        yield PowerTerm(
+            item=f"{cpus} × CPU, model not stated",
+            low_watts=0,
+            high_watts=None if most is None else most * cpus,
+            sources=case.cite(sockets_spec.max_cpu_watts_src),
+        )
+    base = case.server.power.base
+    if base is None:
+        yield PowerTerm(item="fans, memory, drives and boards", low_watts=0, high_watts=None)
+    else:
+        yield PowerTerm(
+            item="fans, memory, drives and boards",
+            low_watts=base.low_watts,
+            high_watts=base.high_watts,
+            sources=case.cite(base.src),
+        )
+
+
+def _at_voltage(case: Case, watts_each: int) -> int | None:
+    """Output of one supply at the stated mains voltage; at 200-240 V when none is stated."""
+    volts = case.request.input_volts
+    if volts is None or volts >= LOW_LINE_BELOW_VOLTS:
+        return watts_each
+    return next((row.watts for row in case.server.power.low_line if row.rated_watts == watts_each), None)
+
+
+def _load_text(load: Bounds, usable: float, chosen: PsuPlan, request: Request) -> str:
+    fields = {
+        "low": round(load.low),
+        "high": None if load.high is None else round(load.high),
+        "usable": round(usable),
+        "count": chosen.count,
+        "watts": chosen.watts,
+        "redundancy": request.redundancy or "none",
+    }
+    if load.high is None:
+        return say(
+            "The load is at least {low} W, its upper bound is not known; {count} × {watts} W give {usable} W "
+            "(redundancy {redundancy}).",
+            **fields,
+        )
+    return say(
+        "The load is {low} to {high} W; {count} × {watts} W give {usable} W (redundancy {redundancy}).",
+        **fields,
+    )
+
+
+def _power_conditions(
+    case: Case, load: Bounds, chosen: PsuPlan, each: int
+) -> tuple[tuple[Condition, ...], tuple[Question, ...]]:
+    request = case.request
+    conditions: list[Condition] = []
+    if request.redundancy is None and chosen.count > 1:
+        spare = usable_watts(chosen.count, each, "n+n")
+        if judged(load, spare) != "pass":
+            conditions.append(
+                Condition(
+                    text=say(
+                        "it is all right that the supplies are not redundant: half of them carry {spare} W, the load "
+                        "may reach more",
+                        spare=round(spare),
+                    )
+                )
+            )
+    if request.input_volts is None:
+        low = next((row for row in case.server.power.low_line if row.rated_watts == chosen.watts), None)
+        if low is not None:
+            conditions.append(
+                Condition(
+                    text=say(
+                        "the mains is 200-240 V; at 100-120 V a {rated} W supply gives {watts} W",
+                        rated=low.rated_watts,
+                        watts=low.watts,
+                    ),
+                    sources=case.cite(low.src),
+                )
+            )
+    return tuple(conditions), ()
+
+
+def _ask_load(case: Case) -> Question:
+    return Question(
+        ask="Which CPUs are in it, and how much do they draw?",
+        how="Read the model off the seller's list or `gpucheck probe`, and give its TDP as --cpu-tdp.",
+        if_yes="The sum of watts becomes exact.",
+        if_no="Nobody can say whether the power supplies are enough.",
+    )
+
+
+def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterator[Ruling]:
+    """No supplies are stated: the smallest that are enough, or an honest don't-know."""
+    spec, request = case.server.power, case.request
+    label = Question(
+        ask="How many power supplies are in it, and of how many watts?",
+        how="Photograph the label on the back of each power supply.",
+        if_yes=say("At least {watts} W in all are needed.", watts=round(load.low)),
+        if_no="Order the supplies on the list.",
+    )
+    if not spec.psus or spec.bays is None:
+        text = say("The load is at least {low} W; which power supplies it has is not stated.", low=round(load.low))
+        yield Ruling(
+            check_of("watts", "unknown", text),
+            essential=True,
+            questions=(label,),
+            conditions=(
+                Condition(
+                    text=say(
+                        "the power supplies carry at least {low} W and what else is in it",
+                        low=round(load.low),
+                    )
+                ),
+            ),
+            power=_sum(case, load, terms, None),
+        )
+        return
+    last: Ruling | None = None
+    for psu in sorted(spec.psus, key=lambda option: option.watts):
+        plan, each = PsuPlan(spec.bays, psu.watts), _at_voltage(case, psu.watts)
+        if each is None:
+            continue
+        usable = usable_watts(plan.count, each, request.redundancy or "none")
+        outcome = judged(load, usable)
+        if outcome == "unknown" and _covered_all(case) and psu.watts == max(p.watts for p in spec.psus):
+            outcome = "pass"
+        sources = case.cite((*psu.src, *spec.bays_src))
+        item = Item(
+            item=psu.called or say("{watts} W power supply", watts=psu.watts),
+            part_numbers=psu.parts,
+            quantity=plan.count,
+            need="maybe-fitted",
+            why=_load_text(load, usable, plan, request),
+            sources=sources,
+        )
+        conditions, _ = _power_conditions(case, load, plan, each)
+        ruling = Ruling(
+            check_of("watts", "change" if outcome == "pass" else outcome, item.why, sources),
+            essential=True,
+            items=(item,) if outcome == "pass" else (),
+            conditions=conditions if outcome == "pass" else (),
+            questions=(label,),
+            power=_sum(case, load, terms, usable),
+        )
+        if outcome == "pass":
+            yield ruling
+            yield from _peak(case, load, usable)
+            return
+        last = ruling
+    if last is not None:
+        yield last
+    else:
+        text = say("What its supplies give at {volts} V is not known.", volts=request.input_volts)
+        yield Ruling(
+            check_of("watts", "unknown", text),
+            essential=True,
+            questions=(label,),
+            power=_sum(case, load, terms, None),
+        )
+
+
+def _covered_all(case: Case) -> bool:
+    return all(cover(case, order.wanted, order.count) for order in case.request.orders)
+
+
+def _peak_watts(case: Case, load: Bounds) -> float | None:
+    """The load when the hungriest card peaks; cards rarely peak together."""
+    if load.high is None:
+        return None
+    extra = [
+        (power.peak_factor - 1) * power.watts
+        for order in case.request.orders
+        if (power := order.wanted.power) is not None and power.peak_factor is not None
+    ]
+    return load.high + max(extra) if extra else None
+
+
+def _peak(case: Case, load: Bounds, usable: float) -> Iterator[Ruling]:
+    peak = _peak_watts(case, load)
+    if peak is not None and peak > usable:
+        text = say(
+            "Short peaks of one card may bring the load to {peak} W, above {usable} W: most supplies ride through "
+            "that, a power limit (nvidia-smi -pl) avoids it.",
+            peak=round(peak),
+            usable=round(usable),
+        )
+        yield Ruling(check_of("peak-watts", "pass", text), conditions=(Condition(text=text),))
+
+
+def _sum(case: Case, load: Bounds, terms: tuple[PowerTerm, ...], usable: float | None) -> PowerSum:
+    peak = _peak_watts(case, load)
+    return PowerSum(
+        load_watts=None if load.high is None else round(load.high),
+        load_low_watts=round(load.low),
+        usable_watts=None if usable is None else round(usable),
+        peak_watts=None if peak is None else round(peak),
+        redundancy=case.request.redundancy,
+        input_voltage=case.request.input_volts,
+        terms=terms,
+    )

@@ -1,0 +1,503 @@
+"""PCI functions from sysfs, and which of them are GPUs.
+
+What is read, per function:
+
+* every function: ids, class, driver and the bridge above it, from one file (``uevent``) and one
+  resolved path per bus;
+* bridges, displays, accelerators and NVSwitches: also NUMA node, link, BARs and the first 64 bytes
+  of configuration space, which need no root.
+
+Left out on purpose: link, BARs and NUMA node of everything else (network, disks, the processor's
+own registers: hundreds of functions on a server, and no question here is about them), and SR-IOV
+virtual functions of GPUs, which are shares of a card and not cards. Only the kernel's view is read:
+a card that the kernel never enumerated is not here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, pci_address
+from gpucheck.host import Host
+from gpucheck.readers.gaps import not_read, reason_of, told
+from gpucheck.text import clean, say
+
+DEVICES = "/sys/bus/pci/devices"
+SLOTS = "/sys/bus/pci/slots"
+CONFIG_BYTES = 64
+"""The standard header: all of configuration space that the kernel shows without root."""
+
+GPU_CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
+"""VGA, 3D and other display controllers, processing accelerators."""
+
+# Flags in the third column of ``resource`` (linux/ioport.h).
+_IO = 0x100
+_MEM = 0x200
+_PREFETCH = 0x2000
+_MEM_64 = 0x0010_0000
+_DISABLED = 0x1000_0000
+_UNSET = 0x2000_0000
+# The low bits of a BAR register, which the kernel keeps in the flags too (PCI 3.0, 6.2.5.1).
+_REGISTER_64 = 0x4
+_REGISTER_PREFETCH = 0x8
+
+_NVIDIA, _AMD, _AMD_CPU, _INTEL = 0x10DE, 0x1002, 0x1022, 0x8086
+
+_BMC_VENDORS = frozenset(
+    {
+        0x1A03,  # ASPEED AST
+        0x102B,  # Matrox G200 in iDRAC, iLO, Pilot, WPCM450
+        0x18CA,  # XGI Z7, Z9, Z11
+        0x126F,  # Silicon Motion SM7xx
+    }
+)
+_BMC_DEVICES = frozenset(
+    {
+        (0x19E5, 0x1711),  # Huawei iBMC
+        (0x1002, 0x515E),  # ATI ES1000
+        (0x1002, 0x4752),  # ATI Rage XL
+    }
+)
+_VIRTUAL_VENDORS = frozenset(
+    {
+        0x1234,  # QEMU, Bochs
+        0x1AF4,  # virtio
+        0x1B36,  # QXL
+        0x15AD,  # VMware
+        0x1414,  # Hyper-V and WSL
+        0x80EE,  # VirtualBox
+        0x1AB8,  # Parallels
+    }
+)
+_VIRTUAL_DEVICES = frozenset(
+    {
+        (0x1013, 0x00B8),  # Cirrus GD 5446, as QEMU and Xen emulate it
+        (0x1D0F, 0x1111),  # Amazon EC2
+    }
+)
+
+DisplayKind = Literal["gpu", "bmc", "virtual", "processor", "same-card", "other"]
+
+NOT_COUNTED: dict[DisplayKind, str] = {
+    "bmc": "{address} ({pci_id}) is the display of the server's management controller.",
+    "virtual": "{address} ({pci_id}) is a display that the hypervisor emulates.",
+    "processor": "{address} ({pci_id}) is part of the processor.",
+    "same-card": "{address} ({pci_id}) is a further function of the card at {card}.",
+}
+"""Why a display controller is not counted, as a template for :func:`gpucheck.text.say`."""
+
+
+def kind_of_display(function: PciFunction, functions: Iterable[PciFunction] = ()) -> DisplayKind:
+    """What a function is, as far as counting GPUs goes; ``other`` for what is no display at all.
+
+    Args:
+        function: The function in question.
+        functions: All functions of the machine; without them an AMD processor's graphics cannot
+            be told from a card.
+
+    The rules, and where they can be wrong:
+
+    * ``bmc``: the maker builds nothing else (ASPEED, Matrox since the G200, XGI, Silicon Motion), or
+      the chip is a known one. A Matrox card for many screens is taken for it: it trains nothing.
+    * ``virtual``: the maker's id belongs to a hypervisor.
+    * ``processor``, Intel: a display at 0000:00:02, where Intel's graphics has always been, or an
+      accelerator right on bus 0, which is the NPU. A card sits behind a root port. A virtual machine
+      that shows a passed-through Intel card at that very address is misread.
+    * ``processor``, AMD: graphics in the processor shares its device with functions of the vendor
+      1022 (security processor, USB), which no card carries; older ones are at 0000:00:01.0 under an
+      AMD host bridge. Chipset graphics from before 2012 is not recognised.
+    """
+    if function.class_id >> 8 not in GPU_CLASSES:
+        return "other"
+    ids = (function.vendor_id, function.device_id)
+    if function.vendor_id in _VIRTUAL_VENDORS or ids in _VIRTUAL_DEVICES:
+        return "virtual"
+    if function.vendor_id in _BMC_VENDORS or ids in _BMC_DEVICES:
+        return "bmc"
+    if _in_processor(function, functions):
+        return "processor"
+    return "gpu" if function.address.endswith(".0") else "same-card"
+
+
+def _in_processor(function: PciFunction, functions: Iterable[PciFunction]) -> bool:
+    accelerator = function.class_id >> 8 == 0x1200
+    if function.vendor_id == _INTEL:
+        return function.address.startswith("0000:00:" if accelerator else "0000:00:02.")
+    if function.vendor_id != _AMD or accelerator:
+        return False
+    device = function.address[:-1]
+    at_old_place = function.address == "0000:00:01.0"
+    return any(
+        other.vendor_id == _AMD_CPU
+        and (other.address.startswith(device) or (at_old_place and other.address == "0000:00:00.0"))
+        for other in functions
+    )
+
+
+def gpu_functions(functions: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
+    """GPU functions of every vendor, one per GPU, in the order given; see :func:`kind_of_display`.
+
+    Xeon Phi and other co-processors of class 0x0b40 are not GPUs; NVSwitches are not either.
+    """
+    known = tuple(functions)
+    return tuple(function for function in known if kind_of_display(function, known) == "gpu")
+
+
+def why_not_counted(function: PciFunction, functions: Iterable[PciFunction] = ()) -> str | None:
+    """A sentence on why a display controller is no GPU; None for a GPU and for what is no display."""
+    template = NOT_COUNTED.get(kind_of_display(function, functions))
+    if template is None:
+        return None
+    return say(template, address=function.address, pci_id=function.pci_id, card=f"{function.address[:-1]}0")
+
+
+def vendor_of(function: PciFunction) -> Literal["nvidia", "amd", "intel", "other"]:
+    """Vendor of a GPU by its PCI vendor id."""
+    match function.vendor_id:
+        case 0x10DE:
+            return "nvidia"
+        case 0x1002:
+            return "amd"
+        case 0x8086:
+            return "intel"
+    return "other"
+
+
+def is_nvswitch(function: PciFunction) -> bool:
+    """NVLink switch of an HGX or DGX board: NVIDIA, class 0x0680."""
+    return function.vendor_id == _NVIDIA and function.class_id >> 8 == 0x0680
+
+
+# --- parsing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a function is; ``driver`` is None when none is bound, or when ``driver_read`` is False."""
+
+    vendor_id: int
+    device_id: int
+    class_id: int
+    subsystem_vendor_id: int | None = None
+    subsystem_device_id: int | None = None
+    driver: str | None = None
+    driver_read: bool = True
+
+
+def parse_uevent(text: str) -> Identity | None:
+    """Identity from a function's ``uevent``; None when it lacks the ids or the class.
+
+    The kernel writes a DRIVER line exactly when a driver is bound.
+    """
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    try:
+        vendor, device = (int(part, 16) for part in fields["PCI_ID"].split(":"))
+        class_id = int(fields["PCI_CLASS"], 16)
+    except (KeyError, ValueError):
+        return None
+    try:
+        sub_vendor, sub_device = (int(part, 16) for part in fields["PCI_SUBSYS_ID"].split(":"))
+    except (KeyError, ValueError):
+        return Identity(vendor, device, class_id, driver=fields.get("DRIVER"))
+    return Identity(vendor, device, class_id, sub_vendor, sub_device, fields.get("DRIVER"))
+
+
+def parse_width(text: str) -> int | None:
+    """Lanes; None for 0 (no link), 255 and ``Unknown`` (the kernel could not tell)."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= 32 else None
+
+
+def parse_speed(text: str) -> float | None:
+    """GT/s from ``8.0 GT/s PCIe``, ``8 GT/s`` or ``2.5 GT/s``; None for ``Unknown``."""
+    match = re.match(r"\s*(\d+(?:\.\d+)?) GT/s", text)
+    return float(match[1]) if match else None
+
+
+def parse_bars(resource: str, config: bytes | None, *, bridge: bool = False) -> tuple[Bar, ...]:
+    """Memory BARs from ``resource`` and the registers in configuration space.
+
+    A BAR without an address shows in one of two ways: the kernel keeps its size and starts it at 0,
+    or it wipes the line; then only the register's type bits tell that a 64-bit BAR exists, and its
+    size is lost. A wiped 32-bit BAR can't be told from one that the device does not have.
+
+    Raises:
+        ValueError: the lines are not three numbers each.
+    """
+    count = 2 if bridge else 6
+    bars: list[Bar] = []
+    is_upper_half = False
+    for index, line in enumerate(resource.splitlines()[:count]):
+        start, end, flags = (int(word, 16) for word in line.split())
+        if is_upper_half:
+            is_upper_half = False
+            continue
+        if start == end == flags == 0:
+            register = _register(config, index)
+            if register & 0x7 == _REGISTER_64:
+                prefetchable = bool(register & _REGISTER_PREFETCH)
+                bars.append(
+                    Bar(index=index, bytes=None, assigned=False, is_64bit=True, prefetchable=prefetchable)
+                )
+                is_upper_half = True
+            continue
+        if not flags & _MEM:
+            continue
+        is_upper_half = bool(flags & (_MEM_64 | _REGISTER_64))
+        assigned = start > 0 and not flags & (_UNSET | _DISABLED)
+        bars.append(
+            Bar(
+                index=index,
+                bytes=end - start + 1 if end > start else None,
+                assigned=assigned,
+                is_64bit=is_upper_half,
+                prefetchable=bool(flags & _PREFETCH),
+                start=start if assigned else None,
+            )
+        )
+    return tuple(bars)
+
+
+def _register(config: bytes | None, index: int) -> int:
+    """BAR register of that index; 0, which is what an absent BAR reads, when it was not read."""
+    if config is None:
+        return 0
+    offset = 0x10 + 4 * index
+    return int.from_bytes(config[offset : offset + 4], "little")
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read(host: Host) -> Parts:
+    """All PCI functions of a machine, by address.
+
+    ``pci`` is None, with a gap, when the bus could not be looked at or no function on it could be
+    read. A function without vendor, device or class is a gap and is left out.
+    """
+    try:
+        names = host.names(DEVICES)
+    except OSError as error:
+        return Parts(origin=host.name, gaps=(not_read(host, "pci", DEVICES, error),))
+    bus = _Bus(host, _physical_slots(host))
+    functions: list[PciFunction] = []
+    gaps: list[Gap] = []
+    for name in names:
+        try:
+            function = bus.function(name)
+        except (OSError, ValueError) as error:
+            how = say("{path}: {error}", path=f"{DEVICES}/{name}", error=told(error))
+            gaps.append(Gap(fact=clean(f"pci.{name}"), reason=reason_of(error), how=how))
+        else:
+            if function is not None:
+                functions.append(function)
+    if names and not functions:
+        return Parts(origin=host.name, gaps=tuple(gaps))
+    if bus.unplaced:
+        how = say(
+            "{address} is no link into /sys/devices: the bridge above is not known.", address=bus.unplaced
+        )
+        gaps.append(Gap(fact="topology", reason="not-in-input", how=how))
+    for gpu in gpu_functions(functions):
+        gaps += bus.gaps.get(gpu.address, ())
+    return Parts(origin=host.name, pci=tuple(functions), gaps=tuple(gaps))
+
+
+def _physical_slots(host: Host) -> dict[str, str]:
+    """Slot name by ``dddd:bb:dd``, or by ``dddd:bb`` where the kernel knows only the bus."""
+    try:
+        names = host.names(SLOTS)
+    except OSError:  # no hot-plug driver: most machines
+        return {}
+    slots: dict[str, str] = {}
+    for name in names:
+        try:
+            slots[host.text(f"{SLOTS}/{name}/address").strip()] = name
+        except OSError:
+            continue
+    return slots
+
+
+@dataclass(slots=True)
+class _Bus:
+    """One pass over the bus: what its functions share, and the gaps found on the way."""
+
+    host: Host
+    slots: dict[str, str]
+    parents: dict[str, str | None] = field(default_factory=dict)
+    unplaced: str | None = None
+    gaps: dict[str, list[Gap]] = field(default_factory=dict)
+    """By address: only those of GPUs are reported."""
+
+    def function(self, name: str) -> PciFunction | None:
+        """Read one function; None for an SR-IOV share of a GPU. OSError or ValueError without identity."""
+        address = pci_address(name)
+        if address is None:
+            raise ValueError(f"{name!r} is no PCI address")
+        folder = f"{DEVICES}/{name}"
+        identity = self.identity(folder)
+        if max(identity.vendor_id, identity.device_id) > 0xFFFF or identity.class_id > 0xFFFFFF:
+            raise ValueError("vendor, device or class is out of range")
+        function = PciFunction(
+            address=address,
+            vendor_id=identity.vendor_id,
+            device_id=identity.device_id,
+            class_id=identity.class_id,
+            subsystem_vendor_id=identity.subsystem_vendor_id,
+            subsystem_device_id=identity.subsystem_device_id,
+            driver=identity.driver,
+            driver_read=identity.driver_read,
+            parent=self.parent(folder, address),
+            physical_slot=self.slots.get(address[:-2]) or self.slots.get(address[:-5]),
+        )
+        is_display = function.class_id >> 16 == 0x03 or function.class_id >> 8 in GPU_CLASSES
+        if not (is_display or function.is_bridge or is_nvswitch(function)):
+            return function
+        if is_display and self.host.exists(f"{folder}/physfn"):
+            return None
+        return self.detailed(folder, function)
+
+    def identity(self, folder: str) -> Identity:
+        try:
+            identity = parse_uevent(self.host.text(f"{folder}/uevent"))
+        except OSError:
+            identity = None
+        if identity is not None:
+            return identity
+        driver, driver_read = self.driver(folder)
+        return Identity(
+            self.number(folder, "vendor"),
+            self.number(folder, "device"),
+            self.number(folder, "class"),
+            self.optional_number(folder, "subsystem_vendor"),
+            self.optional_number(folder, "subsystem_device"),
+            driver,
+            driver_read,
+        )
+
+    def driver(self, folder: str) -> tuple[str | None, bool]:
+        """Name of the bound driver, and whether that could be read: a link that leads out of a
+        dump says that there is one, not which."""
+        try:
+            return self.host.real(f"{folder}/driver").rpartition("/")[2], True
+        except OSError:
+            pass
+        try:
+            return None, "driver" not in self.host.names(folder)
+        except OSError:
+            return None, False
+
+    def number(self, folder: str, attribute: str) -> int:
+        """A number with its base (``0x10de``). OSError; ValueError names the attribute."""
+        text = self.host.text(f"{folder}/{attribute}")
+        try:
+            return int(text, 0)
+        except ValueError:
+            raise ValueError(f"{attribute} is {text.strip()[:20]!r}") from None
+
+    def optional_number(self, folder: str, attribute: str) -> int | None:
+        try:
+            return self.number(folder, attribute)
+        except (OSError, ValueError):
+            return None
+
+    def parent(self, folder: str, address: str) -> str | None:
+        """Bridge above. One bus hangs on one bridge, so one resolved path serves all its functions."""
+        bus = address[:-5]
+        if bus not in self.parents:
+            try:
+                path = self.host.real(folder)
+            except OSError:
+                path = folder
+            if path.startswith(f"{DEVICES}/"):
+                self.unplaced = address
+                return None
+            self.parents[bus] = pci_address(path.split("/")[-2])
+        return self.parents[bus]
+
+    def detailed(self, folder: str, function: PciFunction) -> PciFunction:
+        """The same function with NUMA node, link, BARs and what configuration space says."""
+        address = function.address
+        config = self.config(folder, address)
+        node = self.optional_number(folder, "numa_node")
+        if node is None or node < 0:
+            node = None
+            how = say("{path} names none: firmware does not say.", path=f"{folder}/numa_node")
+            self.note(address, "numa_node", "not-supported", how)
+        if not function.driver_read:
+            how = say("Neither {folder}/uevent nor the link {folder}/driver tells.", folder=folder)
+            self.note(address, "driver", "not-in-input", how)
+        boot_vga = self.optional_number(folder, "boot_vga")
+        return function.model_copy(
+            update={
+                "numa_node": node,
+                "iommu_group": self.iommu_group(folder),
+                "link": self.link(folder, address),
+                "bars": self.bars(folder, function, config),
+                "boot_vga": None if boot_vga is None else boot_vga == 1,
+                "config_dead": None if config is None else not config.strip(b"\xff"),
+            }
+        )
+
+    def note(self, address: str, fact: str, reason: GapReason, how: str) -> None:
+        gap = Gap(fact=f"gpus.{address}.{fact}", reason=reason, how=how)
+        self.gaps.setdefault(address, []).append(gap)
+
+    def iommu_group(self, folder: str) -> int | None:
+        """None without an IOMMU: then there is no link."""
+        try:
+            name = self.host.real(f"{folder}/iommu_group").rpartition("/")[2]
+        except OSError:
+            return None
+        return int(name) if name.isdigit() else None
+
+    def config(self, folder: str, address: str) -> bytes | None:
+        path = f"{folder}/config"
+        try:
+            config = self.host.read(path, CONFIG_BYTES)
+        except OSError as error:
+            how = say("{path}: {error}", path=path, error=told(error))
+            self.note(address, "config_dead", reason_of(error), how)
+            return None
+        if len(config) < CONFIG_BYTES:
+            how = say(
+                "{path} holds {count} bytes of {needed}.", path=path, count=len(config), needed=CONFIG_BYTES
+            )
+            self.note(address, "config_dead", "unreadable", how)
+            return None
+        return config
+
+    def link(self, folder: str, address: str) -> Link:
+        texts: dict[str, str] = {}
+        for name in ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed"):
+            try:
+                texts[name] = self.host.text(f"{folder}/{name}")
+            except OSError:
+                continue
+        link = Link(
+            width=parse_width(texts.get("current_link_width", "")),
+            max_width=parse_width(texts.get("max_link_width", "")),
+            speed_gts=parse_speed(texts.get("current_link_speed", "")),
+            max_speed_gts=parse_speed(texts.get("max_link_speed", "")),
+        )
+        if not texts:
+            how = say(
+                "{folder} has no link attributes: no PCI Express, or a kernel before 4.13.", folder=folder
+            )
+            self.note(address, "link", "file-absent", how)
+        elif link.width is None or link.max_width is None:
+            how = say("{folder}: the kernel does not know the link.", folder=folder)
+            self.note(address, "link", "not-supported", how)
+        return link
+
+    def bars(self, folder: str, function: PciFunction, config: bytes | None) -> tuple[Bar, ...]:
+        path = f"{folder}/resource"
+        try:
+            return parse_bars(self.host.text(path), config, bridge=function.is_bridge)
+        except (OSError, ValueError) as error:
+            how = say("{path}: {error}", path=path, error=told(error))
+            self.note(function.address, "bars", reason_of(error), how)
+            return ()

@@ -1,0 +1,158 @@
+"""Slots that belong to an empty CPU socket are dead.
+
+What it means
+Each slot is wired to one processor. Where a socket is empty, its slots have no host: a card in
+them gets power and turns its fan, but no software can see it.
+
+How we know
+The firmware's SMBIOS record of the socket says that it is not populated. Which slots hang on it
+comes from the catalog entry of this model; nothing else is a safe guide, neither the slot's label
+nor the fact that the firmware lists the slot as available.
+
+Why it matters
+It is the most common honest reason for "this server takes only one GPU": sold with one processor,
+an R730 or a T630 has lost half of its slots.
+
+What to do
+Fit the second processor with its heat sink and memory, or move the card to a slot of a populated
+socket. There is no message anywhere: silence is what a dead slot sounds like.
+
+When it is wrong
+Some firmware lists sockets that the board does not have, and virtual machines list dozens: neither
+is judged. A board with one socket is never reported.
+
+Sources
+DMTF DSP0134, Processor Information (type 4), Status byte
+https://www.easymanua.ls/dell/poweredge-t620/manual/114926?p=20 (slots 5 and 7 need two processors)
+https://pubs.lenovo.com/x3550-m5-8869/t_installing_pci_assembly (riser 2 needs two processors)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpucheck.facts import CpuSocket, Machine
+from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
+from gpucheck.rules import View
+from gpucheck.text import plural, say
+
+if TYPE_CHECKING:
+    from gpucheck.entries import Server
+
+NEEDS: tuple[str, ...] = ("cpu_sockets",)
+
+
+def lacks(machine: Machine) -> Iterator[str]:
+    """Sockets whose record says neither."""
+    if not machine.cpu_sockets:
+        yield "cpu_sockets"
+    for socket in machine.cpu_sockets or ():
+        if socket.populated is None:
+            yield f"cpu_sockets.{socket.designation}.populated"
+
+
+def check(machine: Machine, view: View) -> Iterator[Finding]:
+    """One finding per empty socket: a warning, until cards turn out to be missing."""
+    sockets = machine.cpu_sockets or ()
+    populated = [socket for socket in sockets if socket.populated]
+    if len(sockets) < 2 or not populated or (view.server is not None and view.server.sockets.count < 2):
+        return
+    cpu = machine.cpu
+    if cpu is not None and (cpu.hypervisor or (cpu.packages or 0) > len(populated)):
+        return  # the kernel runs on a processor that SMBIOS denies
+    for index, socket in enumerate(sockets):
+        if socket.populated is False:
+            yield from _check_socket(machine, view, socket, index)
+
+
+def _check_socket(machine: Machine, view: View, socket: CpuSocket, index: int) -> Iterator[Finding]:
+    dead = dead_slots(machine, view.server, socket, index)
+    if dead == ():
+        return
+    if dead is None:
+        message = say(
+            "CPU socket {socket} is empty, so the slots that belong to it are dead. Which slots these are is "
+            "not known for this model.",
+            socket=socket.designation,
+        )
+    else:
+        message = say(
+            plural(
+                len(dead),
+                "CPU socket {socket} is empty, so slot {slots} is dead.",
+                "CPU socket {socket} is empty, so slots {slots} are dead.",
+            ),
+            socket=socket.designation,
+            slots=", ".join(dead),
+        )
+    yield finding(
+        "cpu-socket-empty",
+        "warning",
+        socket.designation,
+        message,
+        evidence=(
+            Evidence(
+                source="SMBIOS type 4", text=say("{socket}: not populated", socket=socket.designation)
+            ),
+        ),
+        remedy=(
+            say(
+                "Fit a processor of the same model in {socket}, with its heat sink and memory.",
+                socket=socket.designation,
+            ),
+            say("Or move the card to a slot that belongs to a populated socket."),
+        ),
+        next_test=(
+            NextTest(
+                do=say("Move the card that is not seen to a slot in which a card is seen."),
+                outcomes=(
+                    Reading(seen=say("It is seen there."), means=say("Its old slot is dead.")),
+                    Reading(
+                        seen=say("It is not seen there either."),
+                        means=say("The card or its power lead is at fault, not the socket."),
+                    ),
+                ),
+            ),
+        ),
+        sources=_sources(view.server) if dead else (),
+    )
+
+
+def dead_slots(
+    machine: Machine, server: Server | None, socket: CpuSocket, index: int
+) -> tuple[str, ...] | None:
+    """Slots of an empty socket, as the catalog names them; None where that is not known.
+
+    Args:
+        machine: For the owner of a slot where it is known without the catalog.
+        server: Catalog entry of the model.
+        socket: The empty socket.
+        index: Its place among the SMBIOS records, for models whose socket names are not known.
+    """
+    if server is not None:
+        rows = server.slots
+        number = _number(server, socket, index)
+        ids = tuple(dict.fromkeys(row.id for row in rows if row.socket == number))
+        # A slot can belong to another socket under another riser: name only what is dead in any case.
+        dead = tuple(id for id in ids if all(row.socket == number for row in rows if row.id == id))
+        if dead or all(row.socket is not None for row in rows):
+            return dead
+    owned = tuple(slot.designation for slot in machine.slots or () if slot.socket == socket.designation)
+    return owned or None
+
+
+def _number(server: Server, socket: CpuSocket, index: int) -> int:
+    """Number of the socket in the catalog, from 1. Labels count from 0 or 1, so they do not tell."""
+    names = [name.strip().casefold() for name in server.sockets.designations]
+    here = socket.designation.strip().casefold()
+    return names.index(here) + 1 if here in names else index + 1
+
+
+def _sources(server: Server | None) -> tuple[str, ...]:
+    if server is None:
+        return ()
+    from gpucheck.entries import citations
+
+    keys = dict.fromkeys(key for row in server.slots for key in row.src)
+    return tuple(citation.title for citation in citations(server, tuple(keys)))

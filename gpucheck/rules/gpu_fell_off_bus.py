@@ -1,0 +1,218 @@
+"""A card stopped answering on the PCI bus.
+
+What it means
+The card was there and then did not answer any more: it lost power, contact or its mind. The driver
+cannot bring it back.
+
+How we know
+Its configuration space reads all ones; or the kernel log holds Xid 79 or one of the spellings of
+"fallen off the bus" (at driver start there is no Xid, and the message is spread over three lines);
+or NVML answers that the GPU is lost.
+
+Why it matters
+A training that uses the card ends or hangs, and calls to the driver may block. Often the card comes
+back after a reboot and falls again under load.
+
+What to do
+Shut down, take the mains off, and seat the card and its power leads again: the full number of
+leads, each on its own cable from the supply. Look at the heat sink and the airflow, then at the
+riser. The usual order of causes is heat, too little power, poor contact, and the card itself.
+
+When it is wrong
+A sleeping laptop card (D3cold) reads all ones too. If every card fails at driver start under the
+open kernel modules and the cards are older than Turing (V100, P40, P100, M40, K80), the module is
+the wrong one, not the cards: then this finding is only possible. A card that answers again is
+reported as a warning.
+
+Sources
+https://github.com/NVIDIA/open-gpu-kernel-modules/issues/507 (order of causes, locked clocks)
+https://github.com/NVIDIA/NVSentinel/issues/155 (the message without an Xid)
+https://github.com/leptonai/gpud/pull/1209 (the message on several lines)
+https://github.com/pciutils/pciutils/pull/91 (configuration space of ones)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpucheck.facts import Gpu, Machine, pci_address
+from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
+from gpucheck.rules import View
+from gpucheck.rules._shared import ADDRESS, address_near, label, log_evidence, log_lines, pci_source
+from gpucheck.text import say
+
+NEEDS: tuple[str, ...] = ()
+
+_XID_79 = rf"Xid \((?:PCI:)?({ADDRESS})\):? 79\b"
+GPU_IS_LOST = 15
+"""nvmlReturn_t."""
+FIRST_TURING_ID = 0x1E00
+"""PCI device ids of Turing and later begin here; the open kernel modules drive none before."""
+
+
+class Sign(NamedTuple):
+    """One thing that says that a card is gone."""
+
+    kind: str
+    """``dead``, ``xid``, ``probe`` (at driver start), ``text`` or ``nvml``."""
+    evidence: Evidence
+
+
+def signs(machine: Machine) -> dict[str, list[Sign]]:
+    """Address, or ``machine`` where none could be read, to what says that the card is gone."""
+    found: dict[str, list[Sign]] = {}
+    for gpu in machine.gpus or ():
+        if gpu.config_dead:
+            text = say("Configuration space reads all ones")
+            found.setdefault(gpu.address, []).append(
+                Sign("dead", Evidence(source=pci_source(gpu.address), text=text))
+            )
+        for call, code in gpu.nvml.errors.items() if gpu.nvml else ():
+            if code == GPU_IS_LOST:
+                text = say("{address}: error 15, GPU is lost", address=gpu.address)
+                found.setdefault(gpu.address, []).append(Sign("nvml", Evidence(source=call, text=text)))
+                break  # one is enough: every call fails on a lost card
+    if machine.nvml is not None and machine.nvml.code == GPU_IS_LOST:
+        call = machine.nvml.call or "NVML"
+        text = machine.nvml.message or say("Error 15, GPU is lost")
+        found.setdefault("machine", []).append(Sign("nvml", Evidence(source=call, text=text)))
+    for address, sign in _log_signs(machine):
+        found.setdefault(address, []).append(sign)
+    if len(found) > 1:
+        found.pop("machine", None)  # the cards that are known by address say more
+    return found
+
+
+def _log_signs(machine: Machine) -> Iterator[tuple[str, Sign]]:
+    log = machine.kernel_log
+    if log is None:
+        return
+    for number, line in log_lines(machine, "Xid", "fallen off the bus"):
+        evidence = log_evidence(log, line)
+        xid = re.search(_XID_79, line)
+        if xid is not None:
+            yield pci_address(xid[1]) or "machine", Sign("xid", evidence)
+        elif "fallen off the bus" in line:
+            kind = "probe" if "not responding" in line else "text"
+            yield address_near(log, number, before=3, after=0) or "machine", Sign(kind, evidence)
+
+
+def lacks(machine: Machine) -> Iterator[str]:
+    """Each of the three witnesses that was not heard."""
+    if machine.gpus is None:
+        yield "gpus"
+    for gpu in machine.gpus or ():
+        if gpu.on_pci and gpu.config_dead is None:
+            yield f"gpus.{gpu.address}.config_dead"
+    if machine.kernel_log is None:
+        yield "kernel_log"
+
+
+def check(machine: Machine, view: View) -> Iterator[Finding]:
+    """One finding per card; a card that is no longer on PCI keeps its address from the log."""
+    found = signs(machine)
+    gpus = {gpu.address: gpu for gpu in machine.gpus or ()}
+    doubtful = wrong_module(machine, found)
+    for address, heard in found.items():
+        gpu = gpus.get(address)
+        # The first and the last say it all: a driver repeats itself.
+        evidence = tuple(dict.fromkeys(s.evidence.text for s in heard))
+        kept = [s.evidence for s in heard if s.evidence.text in {evidence[0], evidence[-1]}]
+        if gpu is not None and answers_again(gpu):
+            message = say("{card} fell off the bus earlier in this boot and answers again.", card=label(gpu))
+        elif doubtful:
+            message = say(
+                "The driver says that the GPU at {address} fell off the bus; it says so of every card, and the "
+                "open kernel modules do not drive cards before Turing.",
+                address=address,
+            )
+        elif gpu is not None:
+            message = say("{card} has fallen off the bus: it no longer answers.", card=label(gpu))
+        elif address == "machine":
+            message = say("A GPU has fallen off the bus; which one is not known.")
+        else:
+            message = say("The GPU at {address} has fallen off the bus.", address=address)
+        confidence: Confidence = "possible" if doubtful else "certain"
+        yield finding(
+            "gpu-fell-off-bus",
+            "warning" if gpu is not None and answers_again(gpu) else "error",
+            address,
+            message,
+            evidence=tuple({(e.source, e.text): e for e in kept}.values()),
+            remedy=_remedy(doubtful),
+            next_test=_tests(),
+            confidence=confidence,
+        )
+
+
+def answers_again(gpu: Gpu) -> bool:
+    """The card works now, whatever the log says of the past."""
+    return (
+        gpu.config_dead is False
+        and gpu.nvml is not None
+        and GPU_IS_LOST not in gpu.nvml.errors.values()
+    )
+
+
+def wrong_module(machine: Machine, found: dict[str, list[Sign]]) -> bool:
+    """Whether the open kernel modules on cards before Turing explain all of it.
+
+    That takes: every NVIDIA card is hit, each at driver start only, the open flavour is loaded (or
+    not known), and no card is of a generation that it drives.
+    """
+    if not found or any(sign.kind not in {"probe"} for heard in found.values() for sign in heard):
+        return False
+    flavour = machine.driver.nvidia_flavour if machine.driver else None
+    if flavour is None and any("Open Kernel Module" in line for _, line in log_lines(machine, "NVRM:")):
+        flavour = "open"
+    if flavour != "open":
+        return False
+    gpus = {gpu.address: gpu for gpu in machine.gpus or () if gpu.vendor == "nvidia"}
+    ids = [gpu.pci_id for gpu in gpus.values()]
+    for heard in found.values():
+        ids += [match[1] for sign in heard if (match := re.search(r"PCI ID: (10de:\w{4})", sign.evidence.text))]
+    known = [int(pci_id[5:], 16) for pci_id in ids if pci_id and re.fullmatch("10de:[0-9a-f]{4}", pci_id)]
+    return set(gpus) <= set(found) and bool(known) and all(number < FIRST_TURING_ID for number in known)
+
+
+def _remedy(doubtful: bool) -> tuple[str, ...]:
+    reseat = (
+        say(
+            "Shut down, take the mains off for half a minute, seat the card again and check each of its power "
+            "leads."
+        ),
+        say("See that its heat sink is clean and that air goes through it."),
+        say("Try it without the riser or extension cable, or in another slot."),
+    )
+    if doubtful:
+        driver = say(
+            "Install the proprietary flavour of the NVIDIA kernel modules (branch 580 is the last for Maxwell, "
+            "Pascal and Volta, 470 for Kepler)."
+        )
+        return (driver, *reseat)
+    return reseat
+
+
+def _tests() -> tuple[NextTest, ...]:
+    return (
+        NextTest(
+            do=say("Hold the clocks low and repeat the load: sudo nvidia-smi -lgc 300,1500"),
+            outcomes=(
+                Reading(
+                    seen=say("The card stays."), means=say("It lacks power: leads, supply, or peaks of load.")
+                ),
+                Reading(
+                    seen=say("It falls off all the same."), means=say("Contact, riser, heat or the card itself.")
+                ),
+            ),
+        ),
+        NextTest(
+            do=say("Swap it with a card that works."),
+            outcomes=(
+                Reading(seen=say("The fault stays with the slot."), means=say("Slot, riser or power lead.")),
+                Reading(seen=say("The fault moves with the card."), means=say("The card is defective.")),
+            ),
+        ),
+    )

@@ -1,0 +1,68 @@
+"""The order that the parent gives to the worker. Standard library only: both sides load it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+PER_REPLICA = 16
+"""Samples of one step on one device: enough for a gradient, small enough to compare on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Samples ``first`` to ``first + count - 1`` of a step's global batch."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to train. Everything in it is a number, so that both runs of a training are the same.
+
+    Attributes:
+        kind: ``gpu`` for every GPU that TensorFlow lists, ``cpu`` for logical CPU devices.
+        replicas: Logical CPU devices to make; for GPUs the number that is hoped for, since only
+            TensorFlow knows how many it lists.
+        steps: Training steps.
+        global_batch: Samples of a step over all replicas; None gives :data:`PER_REPLICA` to each.
+        shards: Who trains on what, only to prescribe an uneven split; None divides evenly.
+        width: Channels of the first convolution.
+        load_batch: Samples per device while speed is measured; None means as in training.
+        load_seconds: Shortest time under load per measurement. NVML refreshes its utilisation
+            a few times a second, so a GPU needs more than one such period.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    replicas: int
+    steps: int = 10
+    global_batch: int | None = None
+    shards: tuple[Shard, ...] | None = None
+    width: int = 8
+    load_batch: int | None = None
+    load_seconds: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        fields = json.loads(text)
+        if fields["shards"] is not None:
+            fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
+        return cls(**fields)
+
+    def split(self, replicas: int) -> tuple[Shard, ...]:
+        """The shard of each replica, in order."""
+        if self.shards is not None:
+            return self.shards
+        return split(self.global_batch or PER_REPLICA * replicas, replicas)
+
+
+def split(global_batch: int, replicas: int) -> tuple[Shard, ...]:
+    """Divide a batch; the first replicas take one sample more where it does not come out even."""
+    least, more = divmod(global_batch, replicas)
+    counts = [least + (index < more) for index in range(replicas)]
+    return tuple(Shard(sum(counts[:index]), count) for index, count in enumerate(counts))

@@ -1,0 +1,240 @@
+"""What to train on, decided from what was read of the machine. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gpucheck.errors import UsageError
+from gpucheck.findings import Finding, finding
+from gpucheck.smoke.job import Job
+from gpucheck.smoke.report import Verdict
+from gpucheck.text import plural, say
+
+if TYPE_CHECKING:
+    from gpucheck.facts import Machine
+
+MOST_LOGICAL = 64
+GPU_WIDTH, GPU_LOAD_BATCH, GPU_LOAD_SECONDS = 64, 2048, 2.0
+
+_ALLOTMENTS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""Variables by which a user, a container runtime or a scheduler grants some cards only."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """``--devices``: ``auto``, ``gpu``, or ``cpu`` with a number of logical devices."""
+
+    kind: Literal["auto", "gpu", "cpu"]
+    count: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> DeviceRequest:
+        """Read ``auto``, ``gpu`` or ``cpu:N``. UsageError for anything else."""
+        kind, colon, number = text.strip().lower().partition(":")
+        if kind in ("auto", "gpu") and not colon:
+            return cls("auto" if kind == "auto" else "gpu")
+        if kind == "cpu" and number.isascii() and number.isdigit() and 1 <= int(number) <= MOST_LOGICAL:
+            return cls("cpu", int(number))
+        raise UsageError(
+            say("{text} names no devices.", text=repr(text)),
+            input="--devices",
+            hint=say("use auto, gpu or cpu:N with N from 1 to {most}", most=MOST_LOGICAL),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU as far as a training needs to know it."""
+
+    address: str
+    vendor: str
+    name: str | None = None
+    uuid: str | None = None
+    in_nvml: bool = False
+    processes: tuple[int, ...] | None = None
+    """Processes with a compute context; None where that was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train, and expect ``cards`` to take part."""
+
+    job: Job
+    cards: tuple[Card, ...] = ()
+    left_out: tuple[Card, ...] = ()
+    """Cards that are not expected to take part."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables to set for the worker."""
+    findings: tuple[Finding, ...] = ()
+    """What is worth saying before the training starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoNotTrain:
+    """Nothing to train on, with the reason."""
+
+    verdict: Verdict
+    headline: str
+    cards: tuple[Card, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def cards_of(machine: Machine) -> tuple[Card, ...] | None:
+    """Every GPU that PCI or NVML showed, in the order of addresses; None when neither could look."""
+    if machine.gpus is None:
+        return None
+    return tuple(
+        Card(
+            address=gpu.address,
+            vendor=gpu.vendor,
+            name=gpu.name,
+            uuid=gpu.nvml.uuid if gpu.nvml else None,
+            in_nvml=gpu.nvml is not None,
+            processes=gpu.nvml.processes if gpu.nvml else None,
+        )
+        for gpu in sorted(machine.gpus, key=lambda gpu: gpu.address)
+    )
+
+
+def granted(cards: tuple[Card, ...], environ: Mapping[str, str]) -> tuple[Card, ...]:
+    """The cards that this process may expect to use. A card that no declared allotment hides is
+    expected, whether or not the driver knows it."""
+    declared = [
+        name for name in _ALLOTMENTS if environ.get(name, "all" if name != "CUDA_VISIBLE_DEVICES" else None)
+        not in (None, "all", "void")
+    ]  # fmt: skip
+    if not declared:
+        return cards
+    # Inside a container or a job NVML lists only what was granted, while PCI shows every card.
+    reachable = tuple(card for card in cards if card.in_nvml) or cards
+    if "CUDA_VISIBLE_DEVICES" not in declared:
+        return reachable
+    chosen = []
+    for entry in environ["CUDA_VISIBLE_DEVICES"].split(","):
+        card = _entry(entry.strip(), reachable)
+        if card is None:
+            break  # CUDA stops at the first entry that it cannot resolve
+        chosen.append(card)
+    return tuple(chosen)
+
+
+def _entry(entry: str, cards: tuple[Card, ...]) -> Card | None:
+    """One entry of CUDA_VISIBLE_DEVICES: an index in the order of addresses, or the start of a UUID."""
+    if entry.isascii() and entry.isdigit():
+        return cards[int(entry)] if int(entry) < len(cards) else None
+    if entry.startswith("MIG-"):
+        return cards[0] if len(cards) == 1 else None
+    return next((card for card in cards if entry and card.uuid and card.uuid.startswith(entry)), None)
+
+
+def decide(
+    request: DeviceRequest,
+    cards: tuple[Card, ...] | None,
+    *,
+    environ: Mapping[str, str],
+    steps: int,
+    global_batch: int | None = None,
+    expect_gpus: int | None = None,
+    if_busy: Literal["fail", "skip", "wait"] = "fail",
+) -> Train | DoNotTrain:
+    """Choose the devices.
+
+    ``auto`` takes logical CPU devices only where PCI shows no GPU at all: a card with a dead driver
+    is trained for, and fails, and an unreadable bus is not an empty one. ``wait`` counts as
+    ``fail`` here: waiting is the caller's.
+    """
+    if request.kind == "cpu":
+        if expect_gpus:
+            raise UsageError(
+                say("A training on logical CPU devices cannot show {n} GPUs.", n=expect_gpus),
+                input="--expect-gpus",
+                hint=say("use --devices gpu or auto"),
+            )
+        return Train(_cpu_job(request.count or 1, steps, global_batch), environment=_NO_GPU)
+    if cards is None:
+        if request.kind == "auto":
+            return DoNotTrain(
+                "not-run",
+                say("Nothing was trained: whether there is a GPU could not be read. Ask for gpu or cpu:N."),
+            )
+        return Train(_gpu_job(1, steps, global_batch), environment=_IN_PCI_ORDER)
+    if not cards:
+        if request.kind == "auto" and not expect_gpus:
+            count = min(4, max(2, os.cpu_count() or 2))
+            return Train(_cpu_job(count, steps, global_batch), environment=_NO_GPU)
+        return DoNotTrain(
+            "fail", say("Nothing was trained: there is no GPU on PCI."), findings=(_no_gpu(expect_gpus),)
+        )
+
+    wanted = granted(cards, environ)
+    busy = [card for card in wanted if card.processes]
+    if busy and (if_busy != "skip" or len(busy) == len(wanted) or not all(card.uuid for card in wanted)):
+        return DoNotTrain(
+            "not-run",
+            plural(
+                len(busy),
+                say("Nothing was trained: a card runs somebody else's process."),
+                say("Nothing was trained: {n} cards run somebody else's processes.", n=len(busy)),
+            ),
+            cards,
+            tuple(_busy(card, "error") for card in busy),
+        )
+    free = tuple(card for card in wanted if card not in busy)
+    environment = dict(_IN_PCI_ORDER)
+    if busy:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid or "" for card in free)
+    return Train(
+        _gpu_job(max(1, len(free)), steps, global_batch),
+        cards=free,
+        left_out=tuple(card for card in cards if card not in free),
+        environment=tuple(environment.items()),
+        findings=tuple(_busy(card, "warning") for card in busy),
+    )
+
+
+_NO_GPU = (("CUDA_VISIBLE_DEVICES", "-1"), ("HIP_VISIBLE_DEVICES", "-1"))
+_IN_PCI_ORDER = (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),)
+
+
+def _cpu_job(count: int, steps: int, global_batch: int | None) -> Job:
+    return Job("cpu", count, steps, global_batch)
+
+
+def _gpu_job(count: int, steps: int, global_batch: int | None) -> Job:
+    return Job(
+        "gpu",
+        count,
+        steps,
+        global_batch,
+        width=GPU_WIDTH,
+        load_batch=GPU_LOAD_BATCH,
+        load_seconds=GPU_LOAD_SECONDS,
+    )
+
+
+def _no_gpu(expected: int | None) -> Finding:
+    return finding(
+        "no-gpu-found",
+        "error",
+        "machine",
+        say("{n} GPUs are expected, and PCI shows none.", n=expected)
+        if expected
+        else say("A training on GPUs was asked for, and PCI shows no GPU."),
+    )
+
+
+def _busy(card: Card, severity: Literal["error", "warning"]) -> Finding:
+    pids = ", ".join(map(str, card.processes or ()))
+    return finding(
+        "gpu-busy",
+        severity,
+        card.address,
+        say("The card at {address} runs other processes ({pids}), so it was not trained on.",
+            address=card.address, pids=pids),
+        remedy=(
+            say("Wait for them to end (--if-busy wait), leave the card out (--if-busy skip), or stop them."),
+        ),
+    )  # fmt: skip

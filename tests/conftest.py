@@ -1,0 +1,19 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_machines() -> Path:
+    """Folder of real dumps of other people's machines; tests that want it skip without it."""
+    folder = Path(os.environ.get("GPUCHECK_MACHINES", ROOT.parent / "shared" / "machines"))
+    if not folder.is_dir():
+        pytest.skip("no folder of real machine dumps (GPUCHECK_MACHINES)")
+    return folder
