@@ -76,13 +76,17 @@ class CaptureHost:
         for path in folders:
             self._folders.setdefault(path, set())
         for path in [*self._files, *self._links, *self._folders]:
-            while path != "/":
-                above = posixpath.dirname(path)
-                known = above in self._folders
-                self._folders.setdefault(above, set()).add(posixpath.basename(path))
-                if known and above != "/" and above in self._folders[posixpath.dirname(above)]:
-                    break
-                path = above
+            self._enter(path)
+
+    def _enter(self, path: str) -> None:
+        """Put a path into the folders above it."""
+        while path != "/":
+            above = posixpath.dirname(path)
+            names = self._folders.setdefault(above, set())
+            if posixpath.basename(path) in names:
+                return
+            names.add(posixpath.basename(path))
+            path = above
 
     def real(self, path: str) -> str:
         done, waiting, hops = "/", path.split("/"), 0
@@ -277,9 +281,7 @@ def from_archive(name: str, data: bytes) -> CaptureHost:
                 elif member.isreg() and (stream := archive.extractfile(member)) is not None:
                     files[path] = stream.read()
     except (tarfile.TarError, EOFError, UnicodeError, ValueError) as error:
-        raise InputError(
-            f"the archive is damaged: {error}", input=name, hint="copy it again, whole"
-        ) from None
+        raise InputError(f"the archive is damaged: {error}", input=name, hint="copy it again, whole") from None
     prefix = _machine_root(name, [*files, *links, *folders])
     return CaptureHost(
         name,
@@ -324,9 +326,7 @@ def parse_json(name: str, data: bytes) -> CaptureHost:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise InputError(
-            f"JSON of the schema {str(schema)[:60]!r}, not a capture"
-            if schema
-            else "JSON, but not a capture",
+            f"JSON of the schema {str(schema)[:60]!r}, not a capture" if schema else "JSON, but not a capture",
             input=name,
             hint=f"a capture says {SCHEMA!r}; the result of a probe cannot be probed again",
         )

@@ -27,9 +27,36 @@ _INDEX = _PACKAGE / "_catalog.json"
 _CHECKOUT = _PACKAGE.parent / "catalog"
 
 # Words that say who made or sells it; people leave them out or add them.
-_MAKER_WORDS = frozenset(  # noqa: SIM905
-    "dell emc poweredge huawei fusionserver supermicro superserver sys hpe hp proliant lenovo "
-    "nvidia tesla geforce gtx rtx quadro amd radeon instinct intel arc graphics card gpu server".split()
+_MAKER_WORDS = frozenset(
+    [
+        "dell",
+        "emc",
+        "poweredge",
+        "huawei",
+        "fusionserver",
+        "supermicro",
+        "superserver",
+        "sys",
+        "hpe",
+        "hp",
+        "proliant",
+        "lenovo",
+        "nvidia",
+        "tesla",
+        "geforce",
+        "gtx",
+        "rtx",
+        "quadro",
+        "amd",
+        "radeon",
+        "instinct",
+        "intel",
+        "arc",
+        "graphics",
+        "card",
+        "gpu",
+        "server",
+    ]
 )
 _TOKEN = re.compile(r"[a-z]+|[0-9]+")
 
@@ -154,13 +181,9 @@ class Catalog:
         )
 
     @staticmethod
-    def _nearest(
-        form: str, names: Mapping[str, Iterable[Any]], entries: Mapping[str, Raw], shown: str
-    ) -> str:
+    def _nearest(form: str, names: Mapping[str, Iterable[Any]], entries: Mapping[str, Raw], shown: str) -> str:
         near = difflib.get_close_matches(form, names, n=3, cutoff=0.5)
-        ids = dict.fromkeys(
-            getattr(hit, "card", hit) for name in near for hit in sorted(names[name], key=str)
-        )
+        ids = dict.fromkeys(getattr(hit, "card", hit) for name in near for hit in sorted(names[name], key=str))
         if not ids:
             return "gpucheck catalog list shows every name"
         return "nearest: " + ", ".join(str(entries[id].get(shown, id)) for id in ids)
@@ -238,10 +261,7 @@ def _index() -> dict[str, dict[str, Any]]:
         index: dict[str, dict[str, Any]] = json.loads(_INDEX.read_bytes())
         if not sources or sum(map(len, index.values())) == len(sources):
             return index
-    return {
-        section: _documents((_CHECKOUT / section).rglob("*.toml"))
-        for section in ("servers", "gpus", "software")
-    }
+    return {section: _documents((_CHECKOUT / section).rglob("*.toml")) for section in ("servers", "gpus", "software")}
 
 
 def _is_fresh(sources: list[Path]) -> bool:

@@ -7,11 +7,14 @@ and a code is never used again for something else.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from gpucheck.text import Text
+from gpucheck import __version__
+from gpucheck.errors import GpucheckError
+from gpucheck.text import Text, clean
 
 Severity = Literal["error", "warning", "info"]
 Confidence = Literal["certain", "likely", "possible"]
@@ -102,9 +105,7 @@ class Code(Document):
 
 
 def _table(*rows: tuple[str, str, int, str]) -> dict[str, Code]:
-    return {
-        name: Code(code=code, name=name, stage=stage, summary=summary) for code, name, stage, summary in rows
-    }
+    return {name: Code(code=code, name=name, stage=stage, summary=summary) for code, name, stage, summary in rows}
 
 
 CODES: dict[str, Code] = _table(
@@ -170,6 +171,41 @@ def finding(
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """Severity, then triage order (causes before counts), then subject."""
-    return tuple(
-        sorted(findings, key=lambda f: (SEVERITY_ORDER[f.severity], CODES[f.name].stage, f.subject, f.code))
+    return tuple(sorted(findings, key=lambda f: (SEVERITY_ORDER[f.severity], CODES[f.name].stage, f.subject, f.code)))
+
+
+class ErrorBody(Document):
+    """What is at fault, why, and what to do."""
+
+    input: str | None
+    message: str
+    hint: str | None
+
+
+class ErrorDocument(Document):
+    """``gpucheck/error/1``: what a command prints with ``--json`` when it cannot answer."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, populate_by_name=True, serialize_by_alias=True
     )
+
+    schema_: Literal["gpucheck/error/1"] = Field(default="gpucheck/error/1", alias="schema")
+    gpucheck: str
+    time: str
+    headline: str
+    verdict: Literal["error"] = "error"
+    exit_code: int
+    error: ErrorBody
+
+    @classmethod
+    def of(cls, error: GpucheckError) -> ErrorDocument:
+        """The document for an exception."""
+        return cls(
+            gpucheck=__version__,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            headline=clean(error.message),
+            exit_code=error.exit_code,
+            error=ErrorBody(
+                input=clean(error.input) if error.input else None, message=clean(error.message), hint=error.hint
+            ),
+        )

@@ -62,6 +62,10 @@ class Host(Protocol):
         """Run a program, or return what it printed when the capture was made. FileNotFoundError
         when there is no such program (or the capture holds no output of it); TimeoutError."""
 
+    def kernel_messages(self) -> bytes:
+        """All records of /dev/kmsg that the ring buffer still holds, one after the other, without
+        waiting for new ones. FileNotFoundError where there is no such device."""
+
     def ask_nvml(self, timeout: float) -> Callable[[], NvmlAnswers]:
         """Start asking NVML; the function returned waits for the answers. FileNotFoundError (from
         the function) when a capture holds none."""
@@ -143,6 +147,28 @@ class LiveHost:
         if timed_out:
             raise TimeoutError(f"{argv[0]} did not end within {timeout:g} s")
         return Completed(returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+
+    def kernel_messages(self) -> bytes:
+        if not self.live:
+            raise FileNotFoundError(errno.ENOENT, "a folder holds no kernel messages", "/dev/kmsg")
+        ring = os.open("/dev/kmsg", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        records: list[bytes] = []
+        left = READ_LIMIT
+        try:
+            while left > 0:
+                try:
+                    record = os.read(ring, 8192)  # one record; none is longer
+                except BrokenPipeError:
+                    continue  # the oldest was overwritten meanwhile: go on with the next
+                except BlockingIOError:
+                    break  # the newest was read
+                if not record:
+                    break
+                records.append(record)
+                left -= len(record)
+        finally:
+            os.close(ring)
+        return b"".join(records)
 
     def ask_nvml(self, timeout: float) -> Callable[[], NvmlAnswers]:
         if not self.live:

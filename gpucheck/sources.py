@@ -39,9 +39,7 @@ def open_source(path: str) -> Host | Parts:
             data = file.read(READ_LIMIT)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(
-            f"cannot be read: {reason}", input=path, hint="check the path and the rights"
-        ) from None
+        raise InputError(f"cannot be read: {reason}", input=path, hint="check the path and the rights") from None
     return recognise(path, data)
 
 

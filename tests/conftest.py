@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["fake_nvml.plugin"]
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -70,12 +70,16 @@ class Plan:
         """Less is better: cards left out, does it fit, what is not known, changes, distance."""
         counts = [ruling.check.outcome for ruling in self.rulings]
         unknown = sum(ruling.essential and ruling.check.outcome == "unknown" for ruling in self.rulings)
+        left_out = self.case.request.count - len(self.case.placement.seats)
+        # Where cards find no slot, the fuller machine shows best what keeps them out.
+        cpus = self.case.build.cpus
         return (
-            self.case.request.count - len(self.case.placement.seats),
+            left_out,
             counts.count("fail"),
             unknown,
+            -cpus if left_out else 0,
             counts.count("change"),
-            self.case.build.cpus,
+            cpus,
             self.case.placement.cost,
         )
 
@@ -188,7 +192,8 @@ def alternatives(request: Request, most: int, verdict: AdviceVerdict) -> tuple[A
         if count > most or better:
             changes = _changes(request, plan)
             text, parts = say("with {changes}", changes=", ".join(changes)), _new_parts(request, plan)
-            if changes and all(known.change != text for known in found):
+            told = any(known.max_count >= count and known.verdict == plan.verdict for known in found)
+            if changes and not told:
                 found.append(Alternative(change=text, verdict=plan.verdict, max_count=count, parts=parts))
     return tuple(found)
 
@@ -245,7 +250,9 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
         by_cpus = {n: max((s.max_count for s in told if s.cpus == n), default=None) for n in (1, server.sockets.count)}
         if None not in by_cpus.values() and len(set(by_cpus.values())) > 1:
             yield Question(
-                ask=say("Are all {count} CPUs fitted?", count=server.sockets.count),
+                ask=say("Are both CPUs fitted?")
+                if server.sockets.count == 2
+                else say("Are all {count} CPUs fitted?", count=server.sockets.count),
                 how="Count the CPU heat sinks on a picture of the open machine.",
                 if_yes=say("Up to {most} such cards.", most=by_cpus[server.sockets.count]),
                 if_no=say("With one CPU, at most {most}.", most=by_cpus[1]),
@@ -334,7 +341,9 @@ def advise(request: Request) -> Advice:
 def _document(request: Request, **fields: object) -> Advice:
     server = request.server
     verdict = fields["verdict"]
-    notes = tuple(Condition(text=n.text, sources=citations(server, n.src)) for n in server.notes)
+    told = [(row.note, row.src) for row in server.cooling if row.note and row.passive is None and row.active is None]
+    told += [(note.text, note.src) for note in server.notes]
+    notes = tuple(Condition(text=text, sources=citations(server, src)) for text, src in told)
     return Advice.model_validate(
         {
             "gpucheck": __version__,
@@ -414,7 +423,9 @@ def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Cond
         "conditions": len(conditions),
     }
     unknown = next((r.check.message for r in plan.rulings if r.essential and r.check.outcome == "unknown"), "")
-    failed = next((r.check.message for r in reversed(plan.rulings) if r.check.outcome == "fail"), "")
+    failures = [ruling.check.message for ruling in plan.rulings if ruling.check.outcome == "fail"]
+    # The first says how many cards find a slot; the next says why the others do not.
+    failed = failures[min(1, len(failures) - 1)] if failures else ""
     match plan.verdict:
         case "fits" if not conditions:
             return say("Yes: {cards} fit a {model} (slots {slots}).", **fields)
@@ -437,6 +448,9 @@ def advise_any(requests: Sequence[Request]) -> Advice:
     advices = [(request, advise(request)) for request in requests]
     if len(advices) == 1:
         return advices[0][1]
+    answers = {(request.server.id, advice.verdict, advice.max_count) for request, advice in advices}
+    if len(answers) == 1:  # cards of one name that differ in nothing that matters here
+        return advices[0][1]
     weakest = min(
         advices, key=lambda pair: (_VERDICT_ORDER[pair[1].verdict], pair[1].max_count or 0, pair[0].server.id)
     )
@@ -455,6 +469,7 @@ def _candidates(advices: Sequence[tuple[Request, Advice]]) -> tuple[Candidate, .
         Candidate(
             server=request.server.id,
             model=f"{request.server.vendor} {request.server.model}",
+            gpus=tuple(order.wanted.name for order in request.orders),
             verdict=advice.verdict,
             max_count=advice.max_count,
             max_with_changes=advice.max_with_changes,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpucheck.catalog import loose_name
-from gpucheck.entries import CONFIDENCE_ORDER, Card, GpuLimit, Server, citations
+from gpucheck.entries import CONFIDENCE_ORDER, BuildReport, Card, GpuLimit, Server, citations
 from gpucheck.findings import Check, Citation, Outcome
 from gpucheck.fit.report import Condition, Item, PowerSum, Question
 from gpucheck.fit.request import Request, Wanted
@@ -38,6 +38,13 @@ class Case:
         """The model."""
         return self.request.server
 
+    def cards_in(self, report: BuildReport) -> tuple[Card, ...]:
+        """Catalog entries of a report's cards; empty when one of them is not in the catalog."""
+        catalog = self.request.catalog
+        if catalog is None or any(id not in catalog.cards for id in report.cards):
+            return ()
+        return tuple(catalog.card(id) for id in report.cards)
+
     def cite(self, keys: Iterable[str]) -> tuple[Citation, ...]:
         """Sources of the server entry."""
         return citations(self.server, tuple(dict.fromkeys(keys)))
@@ -60,7 +67,7 @@ def means_card(name: str, card: Card) -> bool:
 
 
 def cover(case: Case, wanted: Wanted, count: int) -> tuple[Citation, ...]:
-    """Sources that say that so many of this card work in this model; empty when none does.
+    """The strongest source that says that so many of this card work in this model; empty when none does.
 
     A report of a build that runs, a vendor's list, or a vendor's limit that admits the card.
     """
@@ -78,7 +85,7 @@ def cover(case: Case, wanted: Wanted, count: int) -> tuple[Citation, ...]:
         watts = wanted.power.watts if wanted.power else None
         if count <= limit.max and limit.watts_each is not None and watts is not None and watts <= limit.watts_each:
             found += limit.src
-    return tuple(sorted(case.cite(found), key=lambda source: CONFIDENCE_ORDER[source.confidence]))
+    return tuple(sorted(case.cite(found), key=lambda source: CONFIDENCE_ORDER[source.confidence])[:1])
 
 
 def applies(limit: GpuLimit, wanted: Wanted, build: Build) -> bool:

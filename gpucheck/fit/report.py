@@ -16,6 +16,7 @@ class Candidate(Document):
 
     server: str
     model: str
+    gpus: tuple[str, ...] = ()
     verdict: AdviceVerdict
     max_count: int | None
     max_with_changes: int | None = None
@@ -82,6 +83,7 @@ class Item(Document):
     quantity: int
     need: Literal["must", "maybe-fitted"]
     why: str
+    note: str | None = None
     sources: tuple[Citation, ...] = ()
 
 

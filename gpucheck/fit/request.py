@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpucheck.catalog import Catalog
 from gpucheck.entries import Aux, Bus, Card, CardCooling, CardPower, Server, Size, Variant
 from gpucheck.errors import UsageError
 from gpucheck.power import Redundancy
@@ -93,6 +94,7 @@ class Request:
         input_volts: Mains voltage.
         redundancy: How many supplies may fail.
         ambient_c: Temperature of the inlet air.
+        catalog: Where the cards of other people's builds are looked up.
     """
 
     server: Server
@@ -104,6 +106,7 @@ class Request:
     input_volts: int | None = None
     redundancy: Redundancy | None = None
     ambient_c: int | None = None
+    catalog: Catalog | None = None
 
     @property
     def count(self) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpucheck.entries import SlotRow
+from gpucheck.entries import Size, SlotRow
+from gpucheck.findings import Citation
 from gpucheck.fit.case import Case, Ruling, check_of, covered, listed
 from gpucheck.fit.report import Condition, Item, Question
 from gpucheck.fit.request import Wanted
-from gpucheck.fit.slots import Remark, active_rows, seat
+from gpucheck.fit.slots import Remark, active_rows, height_of, merged, seat
 from gpucheck.text import say
 
 _ESSENTIAL_WORDS = {
@@ -39,23 +40,20 @@ def slots(case: Case) -> Iterator[Ruling]:
 
 
 def _reasons(case: Case) -> Iterator[Ruling]:
-    """What keeps the other slots from taking a card; slots that one thing alone excludes come first."""
-    taken = {covered for place in case.placement.seats for covered in place.covers}
+    """What keeps the other slots from taking a card: those that one thing alone excludes, if there are any."""
+    taken = {slot for place in case.placement.seats for slot in place.covers}
+    refused = [
+        [remark for remark in seat(order.wanted, row, case.build).remarks if remark.outcome == "fail"]
+        for order in case.request.orders
+        for row in active_rows(case.server, case.build)
+        if row.id not in taken
+    ]
+    by_one = [remarks for remarks in refused if len(remarks) == 1]
     refusals: dict[str, list[Remark]] = {}
-    alone: set[str] = set()
-    for order in case.request.orders:
-        for row in active_rows(case.server, case.build):
-            if row.id in taken:
-                continue
-            failed = [r for r in seat(order.wanted, row, case.build).remarks if r.outcome == "fail"]
-            for remark in failed:
-                refusals.setdefault(remark.topic, []).append(remark)
-                if len(failed) == 1:
-                    alone.add(remark.topic)
+    for remark in (remark for remarks in by_one or refused for remark in remarks):
+        refusals.setdefault(remark.topic, []).append(remark)
     for topic, remarks in refusals.items():
-        if alone and topic not in alone:
-            continue
-        text = " ".join(dict.fromkeys(remark.message for remark in remarks))
+        text = " ".join(merged(remarks))
         sources = case.cite(key for remark in remarks for key in remark.src)
         yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", text, sources))
 
@@ -77,24 +75,47 @@ def _lanes_lost(case: Case) -> Iterator[Ruling]:
 
 def _unknown_remarks(case: Case) -> Iterator[Ruling]:
     """What is not known about a card in its slot: covered by a sourced build, or asked."""
-    said: set[str] = set()
+    groups: dict[tuple[str, str], list[tuple[Remark, SlotRow]]] = {}
     for place in case.placement.seats:
-        known = covered(case, place.wanted)
         for remark in place.unknowns:
-            if remark.message in said:
-                continue
-            said.add(remark.message)
-            topic = _ESSENTIAL_WORDS[remark.topic]
-            if known:
-                text = say("{what} But this card is known to work in this model.", what=remark.message)
-                yield Ruling(check_of(topic, "pass", text, known), essential=True)
-            else:
-                yield Ruling(
-                    check_of(topic, "unknown", remark.message, case.cite(remark.src)),
-                    essential=True,
-                    conditions=(Condition(text=_WHAT_MUST_HOLD[remark.topic]),),
-                    questions=(_measure(remark, place.wanted, place.row),),
-                )
+            groups.setdefault((place.wanted.id, remark.topic), []).append((remark, place.row))
+    kinds = {order.wanted.id: order.wanted for order in case.request.orders}
+    for (id, topic), found in groups.items():
+        wanted = kinds[id]
+        remarks = [remark for remark, _ in found]
+        text = " ".join(merged(remarks))
+        known, because = covered(case, wanted), say("{what} But this card is known to work in this model.", what=text)
+        if not known:
+            known = _room_shown(case, wanted, topic, len(found))
+            because = say("{what} But a card as large is known to work in this model.", what=text)
+        if known:
+            yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", because, known), essential=True)
+        else:
+            yield Ruling(
+                check_of(_ESSENTIAL_WORDS[topic], "unknown", text, case.cite(key for r in remarks for key in r.src)),
+                essential=True,
+                conditions=(Condition(text=_WHAT_MUST_HOLD[topic]),),
+                questions=(_measure(topic, wanted, ", ".join(dict.fromkeys(row.id for _, row in found))),),
+            )
+
+
+def _room_shown(case: Case, wanted: Wanted, topic: str, count: int) -> tuple[Citation, ...]:
+    """A sourced build with at least as many other cards that are at least as large shows that there is room."""
+    if topic not in ("width", "height", "length"):
+        return ()
+    need = _extent(wanted.size, topic)
+    if need is None:
+        return ()
+    for report in case.server.gpu.reports:
+        if report.works and report.count >= count:
+            sizes = [_extent(card.size, topic) for card in case.cards_in(report)]
+            if sizes and all(size is not None and size >= need for size in sizes):
+                return case.cite(report.src)
+    return ()
+
+
+def _extent(size: Size, topic: str) -> float | None:
+    return {"width": size.slots_wide, "height": height_of(size), "length": size.length_mm}[topic]
 
 
 _WHAT_MUST_HOLD = {
@@ -108,8 +129,8 @@ _WHAT_MUST_HOLD = {
 }
 
 
-def _measure(remark: Remark, wanted: Wanted, row: SlotRow) -> Question:
-    fields = {"card": wanted.name, "slot": row.id}
+def _measure(topic: str, wanted: Wanted, slot: str) -> Question:
+    fields = {"card": wanted.name, "slot": slot}
     ask, how = {
         "length": (
             "How long is the {card}, and how long is the room at slot {slot}?",
@@ -138,7 +159,7 @@ def _measure(remark: Remark, wanted: Wanted, row: SlotRow) -> Question:
             "Look up the slot's power limit in the server's manual.",
         ),
         "slot": ("Does slot {slot} take a GPU?", "Look in the server's manual."),
-    }[remark.topic]
+    }[topic]
     return Question(
         ask=say(ask, **fields),
         how=say(how, **fields),

@@ -6,11 +6,11 @@ Geometry follows the PCIe Card Electromechanical specification (CEM): a full-hei
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpucheck.entries import Server, SlotRow
+from gpucheck.entries import Server, Size, SlotRow
 from gpucheck.findings import Outcome
 from gpucheck.fit.request import Order, Wanted
 from gpucheck.text import say
@@ -19,21 +19,45 @@ CEM_FULL_HEIGHT_MM = 111.15
 CEM_LOW_HEIGHT_MM = 68.9
 CEM_FULL_LENGTH_MM = 312.0
 CEM_HALF_LENGTH_MM = 167.65
+ROUNDING_MM = 2.0
+"""Cards that are half-length by name are listed with 168 or 169 mm: lists round, brackets stick out."""
 SLOT_WATTS = 75
 """Most that a card may draw from a slot (CEM, x16 graphics)."""
+LEAST_SLOT_WATTS = 25
+"""What every slot of x4 and more gives (CEM)."""
 
 Topic = Literal["slot", "socket", "connector", "width", "height", "length", "slot-watts"]
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing about a card in a slot that is not simply all right."""
+    """One thing about a card in a slot that is not simply all right.
+
+    ``template`` is a whole sentence that reads well with one slot or several for ``{slot}``.
+    """
 
     topic: Topic
     outcome: Outcome
-    message: str
+    template: str
+    slot: str
     src: tuple[str, ...] = ()
     """Keys of the server's sources."""
+    fields: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def message(self) -> str:
+        """The sentence for this slot."""
+        return say(self.template, slot=self.slot, **dict(self.fields))
+
+
+def merged(remarks: Iterable[Remark]) -> tuple[str, ...]:
+    """Sentences for several remarks: those that differ in the slot alone become one."""
+    groups: dict[tuple[str, tuple[tuple[str, object], ...]], list[str]] = {}
+    for remark in remarks:
+        slots = groups.setdefault((remark.template, remark.fields), [])
+        if remark.slot not in slots:
+            slots.append(remark.slot)
+    return tuple(say(template, slot=", ".join(slots), **dict(fields)) for (template, fields), slots in groups.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,147 +112,120 @@ def seat(wanted: Wanted, row: SlotRow, build: Build) -> Seat:
 
 
 def _remarks(wanted: Wanted, row: SlotRow, build: Build) -> Iterator[Remark]:
+    def remark(topic: Topic, outcome: Outcome, template: str, src: tuple[str, ...] = (), **fields: object) -> Remark:
+        return Remark(topic, outcome, template, row.id, src, tuple(fields.items()))
+
     if not row.gpu:
-        yield Remark("slot", "fail", say("Slot {slot} is not for GPUs.", slot=row.id), row.src)
+        yield remark("slot", "fail", "No GPU goes into slot {slot}.", row.src)
     if row.socket is None:
-        text = say("Which CPU owns slot {slot} is not known.", slot=row.id)
-        yield Remark("socket", "unknown", text)
+        yield remark("socket", "unknown", "Not known: which CPU owns slot {slot}.")
     elif row.socket > build.cpus:
-        text = say("Slot {slot} belongs to CPU {cpu}, which is not there.", slot=row.id, cpu=row.socket)
-        yield Remark("socket", "fail", text, row.src)
-    yield from _connector(wanted, row)
-    yield from _width(wanted, row)
-    yield from _height(wanted, row)
-    yield from _length(wanted, row)
-    yield from _slot_watts(wanted, row)
+        yield remark("socket", "fail", "CPU {cpu}, which is not there, owns slot {slot}.", row.src, cpu=row.socket)
+    for judge in (_connector, _width, _height, _length, _slot_watts):
+        yield from judge(wanted, row, remark)
 
 
-def _connector(wanted: Wanted, row: SlotRow) -> Iterator[Remark]:
+Make = Callable[..., Remark]
+
+
+def _connector(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     if wanted.bus is None:
-        text = say("The edge connector of the {card} is not known.", card=wanted.name)
-        yield Remark("connector", "unknown", text)
+        yield remark("connector", "unknown", "Not known: the edge connector of the {card}.", card=wanted.name)
         return
     need, have = wanted.bus.connector, row.connector
+    if row.open_ended:
+        return
     if have is None:
-        if row.lanes < need and not row.open_ended:
-            text = say("Whether an x{need} card goes into slot {slot} is not known.", need=need, slot=row.id)
-            yield Remark("connector", "unknown", text)
-    elif have < need and not row.open_ended:
-        text = say(
-            "Slot {slot} has an x{have} connector, the {card} needs x{need}.",
-            slot=row.id,
-            have=have,
-            card=wanted.name,
-            need=need,
-        )
-        yield Remark("connector", "fail", text, row.src)
+        if row.lanes < need:
+            yield remark("connector", "unknown", "Not known: whether an x{need} card goes into slot {slot}.", need=need)
+    elif have < need:
+        template = "The {card} needs an x{need} connector; x{have} in slot {slot}."
+        yield remark("connector", "fail", template, row.src, card=wanted.name, need=need, have=have)
 
 
-def _width(wanted: Wanted, row: SlotRow) -> Iterator[Remark]:
+def _width(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     wide = wanted.slots_wide
     if wide is None:
-        yield Remark("width", "unknown", say("How many slots wide the {card} is, is not known.", card=wanted.name))
+        yield remark("width", "unknown", "Not known: how many slots wide the {card} is.", card=wanted.name)
     elif row.max_wide is None:
         if wide > 1:
-            text = say("Whether slot {slot} has room for {wide} widths is not known.", slot=row.id, wide=wide)
-            yield Remark("width", "unknown", text)
+            yield remark("width", "unknown", "Not known: room for {wide} slot widths at slot {slot}.", wide=wide)
     elif wide > row.max_wide:
-        text = say(
-            "The {card} is {wide} slots wide, slot {slot} takes at most {most}.",
-            card=wanted.name,
-            wide=wide,
-            slot=row.id,
-            most=row.max_wide,
-        )
-        yield Remark("width", "fail", text, row.src)
+        template = "The {card} is {wide} slots wide; room for {most} at slot {slot}."
+        src = row.max_wide_src or row.src
+        yield remark("width", "fail", template, src, card=wanted.name, wide=wide, most=row.max_wide)
 
 
-def _height(wanted: Wanted, row: SlotRow) -> Iterator[Remark]:
-    nominal = {"full": CEM_FULL_HEIGHT_MM, "low": CEM_LOW_HEIGHT_MM, None: None}[wanted.size.profile]
-    height = wanted.size.height_mm if wanted.size.height_mm is not None else nominal
+def height_of(size: Size) -> float | None:
+    """Height in mm: as listed, or that of the card's profile in the CEM; None: not known."""
+    nominal = {"full": CEM_FULL_HEIGHT_MM, "low": CEM_LOW_HEIGHT_MM, None: None}[size.profile]
+    return size.height_mm if size.height_mm is not None else nominal
+
+
+def _height(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
+    height, room = height_of(wanted.size), row.clearance_height_mm
     if height is None:
-        yield Remark("height", "unknown", say("The height of the {card} is not known.", card=wanted.name))
-        return
-    if row.height == "low":
+        yield remark("height", "unknown", "Not known: the height of the {card}.", card=wanted.name)
+    elif row.height == "low":
         if height > CEM_LOW_HEIGHT_MM:
-            text = say("Slot {slot} is low-profile, the {card} is not.", slot=row.id, card=wanted.name)
-            yield Remark("height", "fail", text, row.src)
-        return
-    if row.clearance_height_mm is not None:
-        if height > row.clearance_height_mm:
-            yield Remark("height", "fail", _too_big("high", height, row, row.clearance_height_mm), row.src)
+            template = "The {card} is not low-profile, as it must be in slot {slot}."
+            yield remark("height", "fail", template, row.src, card=wanted.name)
+    elif room is not None:
+        if height > room:
+            template = "The {card} is {height:g} mm high; room for {room:g} mm above slot {slot}."
+            yield remark("height", "fail", template, row.src, card=wanted.name, height=height, room=room)
     elif height > CEM_FULL_HEIGHT_MM:
-        text = say(
-            "The {card} is {height:g} mm high, more than a standard card ({cem:g} mm), and the room above "
-            "slot {slot} is not known.",
-            card=wanted.name,
-            height=height,
-            cem=CEM_FULL_HEIGHT_MM,
-            slot=row.id,
+        template = (
+            "The {card} is {height:g} mm high, more than a standard card ({cem:g} mm). Not known: the room above "
+            "slot {slot}."
         )
-        yield Remark("height", "unknown", text)
+        yield remark("height", "unknown", template, card=wanted.name, height=height, cem=CEM_FULL_HEIGHT_MM)
     elif row.height is None and height > CEM_LOW_HEIGHT_MM:
-        text = say("Whether slot {slot} takes full-height cards is not known.", slot=row.id)
-        yield Remark("height", "unknown", text)
+        yield remark("height", "unknown", "Not known: room for a full-height card in slot {slot}.")
 
 
-def _length(wanted: Wanted, row: SlotRow) -> Iterator[Remark]:
-    length = wanted.size.length_mm
+def _length(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
+    length, room = wanted.size.length_mm, row.clearance_length_mm
     if length is None:
-        yield Remark("length", "unknown", say("The length of the {card} is not known.", card=wanted.name))
-        return
-    if row.clearance_length_mm is not None:
-        if length > row.clearance_length_mm:
-            yield Remark("length", "fail", _too_big("long", length, row, row.clearance_length_mm), row.src)
+        yield remark("length", "unknown", "Not known: the length of the {card}.", card=wanted.name)
+    elif room is not None:
+        if length > room:
+            template = "The {card} is {length:g} mm long; room for {room:g} mm behind slot {slot}."
+            yield remark("length", "fail", template, row.src, card=wanted.name, length=length, room=room)
     elif row.length == "half":
-        if length > CEM_HALF_LENGTH_MM:
-            text = say("Slot {slot} is half-length, the {card} is longer.", slot=row.id, card=wanted.name)
-            yield Remark("length", "fail", text, row.src)
+        if length > CEM_HALF_LENGTH_MM + ROUNDING_MM:
+            template = "The {card} is {length:g} mm long; room for a half-length card in slot {slot}."
+            yield remark("length", "fail", template, row.src, card=wanted.name, length=length)
     elif length > CEM_FULL_LENGTH_MM:
-        text = say(
-            "The {card} is {length:g} mm long, more than a standard card ({cem:g} mm), and the room behind "
-            "slot {slot} is not known.",
-            card=wanted.name,
-            length=length,
-            cem=CEM_FULL_LENGTH_MM,
-            slot=row.id,
+        template = (
+            "The {card} is {length:g} mm long, more than a standard card ({cem:g} mm). Not known: the room behind "
+            "slot {slot}."
         )
-        yield Remark("length", "unknown", text)
-    elif row.length is None and length > CEM_HALF_LENGTH_MM:
-        text = say("Whether slot {slot} takes a card of {length:g} mm is not known.", slot=row.id, length=length)
-        yield Remark("length", "unknown", text)
+        yield remark("length", "unknown", template, card=wanted.name, length=length, cem=CEM_FULL_LENGTH_MM)
+    elif row.length is None and length > CEM_HALF_LENGTH_MM + ROUNDING_MM:
+        template = "Not known: room for a card of {length:g} mm in slot {slot}."
+        yield remark("length", "unknown", template, length=length)
 
 
-def _too_big(word: str, size: float, row: SlotRow, room: float) -> str:
-    template = {
-        "high": "The card is {size:g} mm high, slot {slot} has room for {room:g} mm.",
-        "long": "The card is {size:g} mm long, slot {slot} has room for {room:g} mm.",
-    }[word]
-    return say(template, size=size, slot=row.id, room=room)
-
-
-def _slot_watts(wanted: Wanted, row: SlotRow) -> Iterator[Remark]:
+def _slot_watts(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     """A card without a plug lives on the slot alone; one with a plug may still draw 75 W from it."""
-    if wanted.aux is None or row.watts is None:
+    if wanted.aux is None:
         return
     if wanted.aux.plugs:
-        if row.watts < SLOT_WATTS:
-            text = say(
-                "Slot {slot} gives {have} W; a card with a power plug may draw up to {most} W from its slot.",
-                slot=row.id,
-                have=row.watts,
-                most=SLOT_WATTS,
-            )
-            yield Remark("slot-watts", "unknown", text, row.src)
-    elif wanted.power is not None and wanted.power.watts > row.watts:
-        text = say(
-            "Slot {slot} gives {have} W, the {card} draws {need} W from it alone.",
-            slot=row.id,
-            have=row.watts,
-            card=wanted.name,
-            need=wanted.power.watts,
-        )
-        yield Remark("slot-watts", "fail", text, row.src)
+        if row.watts is not None and row.watts < SLOT_WATTS:
+            template = "A card with a power plug may draw {most} W from its slot; {have} W from slot {slot}."
+            yield remark("slot-watts", "unknown", template, row.src, most=SLOT_WATTS, have=row.watts)
+        return
+    if wanted.power is None:
+        return
+    need = wanted.power.watts
+    if row.watts is None:
+        if need > LEAST_SLOT_WATTS:
+            template = "The {card} draws {need} W from its slot alone. Not known: what slot {slot} gives."
+            yield remark("slot-watts", "unknown", template, card=wanted.name, need=need)
+    elif need > row.watts:
+        template = "The {card} draws {need} W from its slot alone; {have} W from slot {slot}."
+        yield remark("slot-watts", "fail", template, row.src, card=wanted.name, need=need, have=row.watts)
 
 
 # --- pairs -------------------------------------------------------------------------------------
@@ -256,11 +253,13 @@ class Placement:
 
     @property
     def cost(self) -> tuple[object, ...]:
-        """Less is better: what is not known, lanes lost, distance between cards, the vendor's order."""
+        """Less is better: what is not known, slots that the vendor does not name for GPUs, lanes lost,
+        distance between cards, the vendor's order."""
         rows = [seat.row for seat in self.seats]
         pairs = [pair_class(a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]]
         return (
             sum(len(seat.unknowns) for seat in self.seats),
+            sum(row.order is None for row in rows),
             -sum(seat.lanes for seat in self.seats),
             sum(_DISTANCE[pair] for pair in pairs),
             sum(row.order if row.order is not None else 99 for row in rows),

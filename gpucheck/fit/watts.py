@@ -54,6 +54,7 @@ def _feed(case: Case, order: Order, feed: plugs.Feed, socket_sources: tuple[Cita
                 quantity=order.count * feed.cables.count(cable),
                 need="must",
                 why=text,
+                note=cable.note,
                 sources=case.cite(cable.src),
             )
             for cable in dict.fromkeys(feed.cables)
@@ -247,7 +248,8 @@ def _power_conditions(
             )
     if request.input_volts is None:
         low = next((row for row in case.server.power.low_line if row.rated_watts == chosen.watts), None)
-        if low is not None:
+        enough = low is not None and judged(load, usable_watts(chosen.count, low.watts, request.redundancy or "none"))
+        if low is not None and enough != "pass":
             conditions.append(
                 Condition(
                     text=say(
@@ -296,8 +298,10 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             power=_sum(case, load, terms, None),
         )
         return
+    wished = max((need.psu_watts_min or 0 for need in case.server.gpu.needs), default=0)
+    options = [psu for psu in spec.psus if psu.watts >= wished] or list(spec.psus)
     last: Ruling | None = None
-    for psu in sorted(spec.psus, key=lambda option: option.watts):
+    for psu in sorted(options, key=lambda option: option.watts):
         plan, each = PsuPlan(spec.bays, psu.watts), _at_voltage(case, psu.watts)
         if each is None:
             continue

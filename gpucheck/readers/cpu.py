@@ -85,9 +85,12 @@ def parse_meminfo(text: str) -> int:
 
 
 def count_list(text: str) -> int:
-    """Members of a kernel list such as ``0-3,8``. ValueError for anything else."""
+    """Members of a kernel list such as ``0-3,8``. ValueError for an empty one and for anything else.
+
+    Kernels before 3.x end it with a zero byte.
+    """
     count = 0
-    for piece in filter(None, text.strip().split(",")):
+    for piece in text.strip(" \n\0").split(","):
         first, _, last = piece.partition("-")
         count += int(last or first) - int(first) + 1
     return count
@@ -137,11 +140,19 @@ def read(host: Host) -> Parts:
 
 def _numa_nodes(host: Host, gaps: list[Gap]) -> int | None:
     """NUMA nodes that hold processors: memory of GPUs can be a node too (POWER9, Grace)."""
+    path = f"{NODES}/has_cpu"
     try:
-        return count_list(host.text(f"{NODES}/has_cpu"))
+        return count_list(host.text(path))
     except (OSError, ValueError) as error:
-        gaps.append(not_read(host, "cpu.numa_nodes", f"{NODES}/has_cpu", error))
-        return None
+        problem = error
+    try:
+        nodes = [name for name in host.names(NODES) if re.fullmatch(r"node\d+", name)]
+    except OSError:
+        nodes = []
+    if nodes:
+        return len(nodes)
+    gaps.append(not_read(host, "cpu.numa_nodes", path, problem))
+    return None
 
 
 def _hypervisor(host: Host, flags: frozenset[str] | None, gaps: list[Gap]) -> str | None:
@@ -177,9 +188,11 @@ def _xen(host: Host) -> str | None:
 def _wsl(host: Host) -> str | None:
     """WSL 2 has no SMBIOS; its kernel's release carries Microsoft's name."""
     try:
-        return "Hyper-V" if "microsoft" in host.text("/proc/sys/kernel/osrelease").lower() else None
+        # A limit, because the kernel refuses to read its sysctl files into a buffer of several MiB.
+        release = host.read("/proc/sys/kernel/osrelease", 256)
     except OSError:
         return None
+    return "Hyper-V" if b"microsoft" in release.lower() else None
 
 
 def _psutil_cpus(host: Host) -> int | None:

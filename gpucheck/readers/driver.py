@@ -44,6 +44,9 @@ LIBRARY_FOLDERS = (
 
 MODULE_FOLDERS = ("/lib/modules", "/usr/lib/modules")
 
+LINE_LIMIT = 4096
+"""Most bytes of a file that holds one line."""
+
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 # Debian renames it (nvidia-current.ko); nvidia-drm.ko, nvidia-uvm.ko and nvidiafb.ko are others.
 _MODULE_FILE = re.compile(r"nvidia(?:-current|-tesla|-legacy|-open|-\d+(?:xx)?)*\.ko(?:\.(?:xz|zst|gz))?")
@@ -110,7 +113,8 @@ def read(host: Host) -> Parts:
 
 def _line(host: Host, fact: str, path: str, gaps: list[Gap]) -> str | None:
     try:
-        return host.text(path).strip()
+        # The kernel refuses to read its sysctl files into a buffer of several MiB.
+        return host.read(path, LINE_LIMIT).decode("utf-8", "replace").strip()
     except OSError as error:
         gaps.append(not_read(host, f"driver.{fact}", path, error))
         return None
@@ -127,9 +131,7 @@ def _loaded_modules(host: Host, gaps: list[Gap]) -> tuple[str, ...] | None:
             return None
 
 
-def _nvidia_version(
-    host: Host, loaded: Sequence[str] | None, gaps: list[Gap]
-) -> tuple[str | None, Flavour | None]:
+def _nvidia_version(host: Host, loaded: Sequence[str] | None, gaps: list[Gap]) -> tuple[str | None, Flavour | None]:
     path = "/proc/driver/nvidia/version"
     try:
         return parse_nvidia_version(host.text(path))

@@ -30,13 +30,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from gpucheck.facts import Gap, GapReason, Link, Nvml, NvmlGpu, Parts, pci_address
 from gpucheck.host import Host, NvmlAnswers, end_group
 from gpucheck.text import say
 
-LIBRARY_NOT_FOUND = 12
+LIBRARY_NOT_FOUND, GPU_IS_LOST = 12, 15
 
 MEANINGS = {
     1: "NVML was not started",
@@ -117,26 +117,38 @@ def bindings_folder() -> str:
     return str(folder.parent if spec.submodule_search_locations else folder)
 
 
+def child_command(patience: float, interval: float | None = None) -> list[str]:
+    """How to run nvml_child: apart from the environment, without site packages, and imported, so that
+    its compiled copy serves."""
+    program = "import sys; sys.path.append(sys.argv[1]); import nvml_child; nvml_child.main(*sys.argv[2:])"
+    arguments = [str(Path(__file__).parent), f"{patience}", bindings_folder()]
+    watch = [] if interval is None else [f"{interval}"]
+    return [sys.executable, "-I", "-S", "-c", program, *arguments, *watch]
+
+
 class Child:
-    """The program nvml_child.py, running.
+    """The program nvml_child, running.
 
     Args:
         on_answer: Gets each finished line, on a thread of its own.
         patience: Seconds after which the child gives itself up, should nobody be left to end it; a
             watching child counts them anew in every round.
         interval: Seconds between the rounds of a watch; None to ask once.
+        on_end: Called on that thread when the child has nothing more to say.
 
     Raises:
         OSError: The child cannot be started.
     """
 
     def __init__(
-        self, on_answer: Callable[[dict[str, Any]], None], patience: float, interval: float | None = None
+        self,
+        on_answer: Callable[[dict[str, Any]], None],
+        patience: float,
+        interval: float | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        program = str(Path(__file__).with_name("nvml_child.py"))
-        command = [sys.executable, "-I", "-S", program, f"{patience}", bindings_folder()]
         self._process = subprocess.Popen(
-            command if interval is None else [*command, f"{interval}"],
+            child_command(patience, interval),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -144,6 +156,7 @@ class Child:
             start_new_session=True,
         )
         self._on_answer = on_answer
+        self._on_end = on_end
         self._unfinished = b""
         self._thread = threading.Thread(target=self._collect, name="nvml", daemon=True)
         self._thread.start()
@@ -156,6 +169,7 @@ class Child:
                 for line in lines:
                     if (answer := _decoded(line)) is not None:
                         self._on_answer(answer)
+        self._on_end()
 
     def close(self) -> None:
         """Tell a watching child to stop."""
@@ -226,9 +240,7 @@ def collect(wait: Callable[[], NvmlAnswers]) -> Parts:
     try:
         answers = wait()
     except FileNotFoundError:
-        return Parts(
-            gaps=(Gap(fact="nvml", reason="not-in-input", how=say("The input holds no answers of NVML.")),)
-        )
+        return Parts(gaps=(Gap(fact="nvml", reason="not-in-input", how=say("The input holds no answers of NVML.")),))
     return parse(answers)
 
 
@@ -236,27 +248,30 @@ def collect(wait: Callable[[], NvmlAnswers]) -> Parts:
 
 
 @dataclass
-class _Answered:
-    """What NVML as a whole, or one card, answered; names without their version."""
+class Answered:
+    """What NVML as a whole, or one card, answered. Calls are named without their version."""
 
     values: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    """Calls that failed outside NVML, and why."""
 
     def add(self, call: str, answer: Mapping[str, Any]) -> None:
-        """Take one line. A later version of the same call replaces what an earlier one said."""
+        """Take one line. A later version of a call replaces what an earlier one said."""
         name = _VERSION_SUFFIX.sub("", call)
         code = answer.get("code")
-        if _is_int(code) and code != 0:
+        if "error" in answer:
+            self.faults[name] = str(answer["error"])
+        if not _is_int(code):
+            return
+        if code != 0:
             self.errors[name] = code
-        elif _is_int(code) and "arguments" not in answer:
+        elif "arguments" not in answer:
             self.errors.pop(name, None)
             self.values[name] = answer.get("value")
-        elif "error" in answer:
-            self.faults[name] = str(answer["error"])
 
     def integer(self, name: str, part: str | int | None = None) -> int | None:
-        """A number, or the number at ``part`` of a structure or list."""
+        """A number, or the one at ``part`` of a structure or list."""
         value = self.values.get(name)
         if isinstance(part, str):
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -264,10 +279,8 @@ class _Answered:
             value = value[part] if isinstance(value, list) and len(value) > part else None
         return value if _is_int(value) else None
 
-    def text(self, name: str, part: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         value = self.values.get(name)
-        if part is not None:
-            value = value.get(part) if isinstance(value, Mapping) else None
         return value if isinstance(value, str) and value.strip() else None
 
     def flag(self, name: str, part: int | None = None) -> bool | None:
@@ -277,6 +290,32 @@ class _Answered:
     def watts(self, name: str, part: int | None = None) -> float | None:
         milliwatts = self.integer(name, part)
         return None if milliwatts is None else milliwatts / 1000
+
+    @property
+    def address(self) -> str | None:
+        """PCI address of a card."""
+        pci = self.values.get("nvmlDeviceGetPciInfo")
+        text = pci.get("busId") if isinstance(pci, Mapping) else None
+        return pci_address(text) if isinstance(text, str) else None
+
+    @property
+    def performance_state(self) -> int | None:
+        """0 fastest to 15; NVML says 32 where it does not know."""
+        state = self.integer("nvmlDeviceGetPerformanceState")
+        return None if state == 32 else state
+
+    @property
+    def processes(self) -> dict[int, int | None] | None:
+        """Ids of the processes with a compute context, and the card's memory each holds in bytes."""
+        listed = self.values.get("nvmlDeviceGetComputeRunningProcesses")
+        if not isinstance(listed, list):
+            return None
+        found: dict[int, int | None] = {}
+        for process in listed:
+            if isinstance(process, Mapping) and _is_int(pid := process.get("pid")):
+                used = process.get("usedGpuMemory")
+                found[pid] = used if _is_int(used) else None
+        return found
 
 
 def _is_int(value: object) -> TypeGuard[int]:
@@ -290,8 +329,8 @@ def parse(answers: NvmlAnswers) -> Parts:
     foreign package in its place. Otherwise its ``status`` says how it went. A card that fails keeps
     its place, its return codes are in ``errors``, and gaps name the facts that they cost.
     """
-    whole = _Answered()
-    cards: dict[int, _Answered] = {}
+    whole = Answered()
+    cards: dict[int, Answered] = {}
     unfinished: Mapping[str, Any] | None = None
     calls = answers.get("calls")
     for answer in calls if isinstance(calls, list) else ():
@@ -300,30 +339,38 @@ def parse(answers: NvmlAnswers) -> Parts:
         if "bindings" in answer:
             return Parts(gaps=(_bindings_gap(answer),))
         call, index = answer.get("call"), answer.get("device")
-        if not isinstance(call, str):
-            continue
-        asked = cards.setdefault(index, _Answered()) if _is_int(index) else whole
-        asked.add(call, answer)
-        unfinished = None if "code" in answer else answer
+        if isinstance(call, str):
+            asked = cards.setdefault(index, Answered()) if _is_int(index) else whole
+            asked.add(call, answer)
+            unfinished = None if "code" in answer else answer
 
-    count = whole.integer("nvmlDeviceGetCount")
-    gpus: tuple[NvmlGpu, ...] | None = None
-    if count is not None:
+    gpus = None
+    gaps: list[Gap] = []
+    if (count := whole.integer("nvmlDeviceGetCount")) is not None:
         places = sorted({*range(min(count, _MOST_CARDS)), *cards})
-        gpus = tuple(_gpu(index, cards.get(index, _Answered())) for index in places)
+        gpus = tuple(_gpu(index, cards.setdefault(index, Answered())) for index in places)
+        gaps = [gap for index in places for gap in _card_gaps(index, cards[index])]
 
-    nvml = _outcome(answers, whole, unfinished, gpus)
-    if nvml is None:
-        error = answers.get("error")
-        return Parts(gaps=(Gap(fact="nvml", reason="unreadable", how=_unasked(error)),))
-    gaps = [gap for gpu in gpus or () for gap in _card_gaps(gpu, cards.get(gpu.index, _Answered()))]
-    if nvml.status != "ok":
-        gaps.insert(0, Gap(fact="nvml", reason=_STATUS_REASONS[nvml.status], how=nvml.message or ""))
+    outcome = _outcome(answers, whole, cards, unfinished)
+    if outcome.status == "unasked":
+        return Parts(gaps=(Gap(fact="nvml", reason="unreadable", how=outcome.message),))
+    if outcome.status != "ok":
+        gaps.insert(0, Gap(fact="nvml", reason=_STATUS_REASONS[outcome.status], how=outcome.message))
+    nvml = Nvml(
+        status=outcome.status,
+        call=outcome.call,
+        code=outcome.code,
+        message=outcome.message or None,
+        driver_version=whole.text("nvmlSystemGetDriverVersion"),
+        nvml_version=whole.text("nvmlSystemGetNVMLVersion"),
+        cuda_version=_cuda_version(whole.integer("nvmlSystemGetCudaDriverVersion")),
+        gpus=gpus,
+    )
     return Parts(nvml=nvml, gaps=tuple(gaps))
 
 
 _MOST_CARDS = 1024
-"""A count beyond this is a damaged input."""
+"""A greater count is a damaged input."""
 
 _STATUS_REASONS: dict[str, GapReason] = {
     "library-absent": "file-absent",
@@ -332,34 +379,155 @@ _STATUS_REASONS: dict[str, GapReason] = {
 }
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    status: Literal["ok", "library-absent", "failed", "timed-out", "unasked"]
+    message: str = ""
+    call: str | None = None
+    code: int | None = None
+
+
 def _outcome(
     answers: NvmlAnswers,
-    whole: _Answered,
+    whole: Answered,
+    cards: Mapping[int, Answered],
     unfinished: Mapping[str, Any] | None,
-    gpus: tuple[NvmlGpu, ...] | None,
-) -> Nvml | None:
-    """How NVML as a whole went; None where it was never asked."""
-    versions = Nvml(
-        status="ok",
-        driver_version=whole.text("nvmlSystemGetDriverVersion"),
-        nvml_version=whole.text("nvmlSystemGetNVMLVersion"),
-        cuda_version=_cuda_version(whole.integer("nvmlSystemGetCudaDriverVersion")),
-        gpus=gpus,
-    )
+) -> _Outcome:
+    """How it went as a whole."""
     for call in ("nvmlInit", "nvmlDeviceGetCount"):
-        code = whole.errors.get(call)
-        if code == LIBRARY_NOT_FOUND and call not in whole.faults:
-            message = say("The library libnvidia-ml.so.1, which comes with the NVIDIA driver, is not installed.")
-            return versions.model_copy(update={"status": "library-absent", "code": code, "message": message})
-    ...
+        code, fault = whole.errors.get(call), whole.faults.get(call)
+        if code == LIBRARY_NOT_FOUND and fault is None:
+            template = "The library libnvidia-ml.so.1 is not installed; it comes with the NVIDIA driver."
+            return _Outcome("library-absent", say(template), call, code)
+        if code == LIBRARY_NOT_FOUND:
+            template = "The library libnvidia-ml.so.1 is there but cannot be loaded: {error}."
+            return _Outcome("failed", say(template, error=fault), call, code)
+        if code is not None:
+            template = "NVML does not start: {meaning} ({call} returned {code})."
+            return _Outcome("failed", say(template, meaning=meaning(code), call=call, code=code), call, code)
+        if fault is not None:
+            return _Outcome("failed", say("{call} failed in pynvml: {error}.", call=call, error=fault), call)
+
+    if answers.get("timed_out") is True:
+        if unfinished is None:
+            return _Outcome("timed-out", say("NVML did not answer everything in time."))
+        call, where = str(unfinished["call"]), _card_named(unfinished, cards)
+        if where is None:
+            return _Outcome("timed-out", say("NVML hung in {call}.", call=call), call)
+        return _Outcome("timed-out", say("NVML hung in {call} of {card}.", call=call, card=where), call)
+
+    exit_code = answers.get("exit_code")
+    if unfinished is not None or exit_code not in (0, None):
+        if unfinished is None:
+            template = "The process that asks NVML died with exit code {code}."
+            return _Outcome("failed", say(template, code=exit_code))
+        call, where = str(unfinished["call"]), _card_named(unfinished, cards)
+        if where is None:
+            template = "NVML took its caller down in {call} (exit code {code})."
+            return _Outcome("failed", say(template, call=call, code=exit_code), call)
+        template = "NVML took its caller down in {call} of {card} (exit code {code})."
+        return _Outcome("failed", say(template, call=call, card=where, code=exit_code), call)
+
+    if "nvmlDeviceGetCount" not in whole.values:
+        template = "NVML was not asked: {error}."
+        return _Outcome("unasked", say(template, error=answers.get("error") or "no answers"))
+    return _Outcome("ok")
 
 
-def _gpu(index: int, asked: _Answered) -> NvmlGpu:
-    """One card."""
-    capability = asked.values.get("nvmlDeviceGetCudaComputeCapability")
-    processes = asked.values.get("nvmlDeviceGetComputeRunningProcesses")
-    state = asked.integer("nvmlDeviceGetPerformanceState")
+def _card_named(answer: Mapping[str, Any], cards: Mapping[int, Answered]) -> str | None:
+    """The card of a call, as ``device 3 (0000:c4:00.0)``; None for a call that is of no card."""
+    index = answer.get("device")
+    if not _is_int(index):
+        return None
+    address = cards[index].address if index in cards else None
+    if address is None:
+        return say("device {index}", index=index)
+    return say("device {index} ({address})", index=index, address=address)
+
+
+def _bindings_gap(answer: Mapping[str, Any]) -> Gap:
+    if answer["bindings"] == "foreign":
+        template = (
+            "{path} is not NVIDIA's pynvml, so NVML was not asked: "
+            "pip uninstall -y pynvml && pip install --force-reinstall nvidia-ml-py"
+        )
+        how = say(template, path=answer.get("error"))
+    else:
+        how = say("pip install nvidia-ml-py")
+    return Gap(fact="nvml", reason="tool-absent", how=how)
+
+
+def _card_gaps(index: int, asked: Answered) -> list[Gap]:
+    """Why facts of one card are missing: a gap for each return code."""
+    address = asked.address
+    fact = f"nvml.gpus.{index}" if address is None else f"gpus.{address}.nvml"
+    missing: dict[int, list[str]] = {}
+    for call, code in asked.errors.items():
+        if call == "nvmlDeviceGetHandleByIndex":
+            template = "NVML does not open device {index}: {meaning} ({call} returned {code})."
+            how = say(template, index=index, meaning=meaning(code), call=call, code=code)
+            return [Gap(fact=fact, reason=_GAP_REASONS.get(code, "unreadable"), how=how)]
+        if code == GPU_IS_LOST:
+            template = "{call} returned {code}, {meaning}; nothing was read after that."
+            how = say(template, call=call, code=code, meaning=meaning(code))
+            return [Gap(fact=fact, reason="unreadable", how=how)]
+        if call in _FACTS:
+            missing.setdefault(code, []).append(_FACTS[call])
+    gaps = []
+    for code, facts in missing.items():
+        template = "Not read: {facts}. NVML returned {code}: {meaning}."
+        how = say(template, facts=", ".join(facts), code=code, meaning=meaning(code))
+        gaps.append(Gap(fact=fact, reason=_GAP_REASONS.get(code, "unreadable"), how=how))
+    for call, error in asked.faults.items():
+        how = say("{call} failed in pynvml: {error}.", call=call, error=error)
+        gaps.append(Gap(fact=fact, reason="unreadable", how=how))
+    return gaps
+
+
+def _gpu(index: int, asked: Answered) -> NvmlGpu:
+    major = asked.integer("nvmlDeviceGetCudaComputeCapability", 0)
+    minor = asked.integer("nvmlDeviceGetCudaComputeCapability", 1)
+    processes = asked.processes
     return NvmlGpu(
         index=index,
-        address=address_of(asked.values.get("nvmlDeviceGetPciInfo")),
+        address=asked.address,
+        name=asked.text("nvmlDeviceGetName"),
+        uuid=asked.text("nvmlDeviceGetUUID"),
+        minor=asked.integer("nvmlDeviceGetMinorNumber"),
+        pci_id=_pci_id(asked.integer("nvmlDeviceGetPciInfo", "pciDeviceId")),
+        subsystem_id=_pci_id(asked.integer("nvmlDeviceGetPciInfo", "pciSubSystemId")),
+        memory_total_bytes=asked.integer("nvmlDeviceGetMemoryInfo", "total"),
+        memory_used_bytes=asked.integer("nvmlDeviceGetMemoryInfo", "used"),
+        bar1_bytes=asked.integer("nvmlDeviceGetBAR1MemoryInfo", "bar1Total"),
+        compute_capability=None if major is None or minor is None else f"{major}.{minor}",
+        vbios=asked.text("nvmlDeviceGetVbiosVersion"),
+        link=Link(
+            width=asked.integer("nvmlDeviceGetCurrPcieLinkWidth") or None,
+            max_width=asked.integer("nvmlDeviceGetMaxPcieLinkWidth") or None,
+            speed_gts=_SPEED_GTS.get(asked.integer("nvmlDeviceGetCurrPcieLinkGeneration") or 0),
+            max_speed_gts=_SPEED_GTS.get(asked.integer("nvmlDeviceGetMaxPcieLinkGeneration") or 0),
+        ),
+        temperature_c=asked.integer("nvmlDeviceGetTemperature"),
+        power_watts=asked.watts("nvmlDeviceGetPowerUsage"),
+        power_limit_watts=asked.watts("nvmlDeviceGetEnforcedPowerLimit"),
+        power_default_limit_watts=asked.watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+        power_max_limit_watts=asked.watts("nvmlDeviceGetPowerManagementLimitConstraints", 1),
+        performance_state=asked.performance_state,
+        utilization_percent=asked.integer("nvmlDeviceGetUtilizationRates", "gpu"),
+        ecc_enabled=asked.flag("nvmlDeviceGetEccMode", 0),
+        mig_enabled=asked.flag("nvmlDeviceGetMigMode", 0),
+        persistence=asked.flag("nvmlDeviceGetPersistenceMode"),
+        pcie_replays=asked.integer("nvmlDeviceGetPcieReplayCounter"),
+        processes=None if processes is None else tuple(processes),
+        errors=dict(asked.errors),
     )
+
+
+def _pci_id(packed: int | None) -> str | None:
+    """NVML packs device and vendor into one number, 0x1b3810de; 0 where it does not know."""
+    return f"{packed & 0xFFFF:04x}:{packed >> 16 & 0xFFFF:04x}" if packed else None
+
+
+def _cuda_version(number: int | None) -> str | None:
+    """12040 is 12.4."""
+    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"

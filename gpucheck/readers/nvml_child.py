@@ -1,4 +1,4 @@
-"""Asks NVML and writes every answer at once. Runs as a program of its own, never imported.
+"""Asks NVML and writes every answer at once. Runs in a process of its own.
 
 A driver in trouble can hang or crash whoever calls it, and neither a thread nor a signal handler
 gets out of that; a process can be ended from outside. So each call is one JSON line on stdout: its
@@ -8,9 +8,9 @@ unfinished line names the call::
     {"call": "nvmlDeviceGetName", "device": 0, "code": 0, "value": "Tesla P40"}
     {"call": "nvmlDeviceGetPowerUsage", "device": 0
 
-Started as ``python -I -S nvml_child.py SECONDS FOLDER [INTERVAL]``: SECONDS after which it gives
-itself up (its parent may be gone), FOLDER that holds pynvml, and INTERVAL in seconds to watch the
-cards until stdin closes. Imports stay few: where there is no driver, starting Python is all it costs.
+Arguments are SECONDS FOLDER [INTERVAL]: SECONDS after which it gives itself up (its parent may be
+gone), FOLDER that holds pynvml, and INTERVAL in seconds to watch the cards until stdin closes.
+Imports stay few: where there is no driver, starting Python is all it costs.
 """
 
 from __future__ import annotations
@@ -179,12 +179,11 @@ def read_lasting(index: int, handle: Any) -> None:
         ask(call, handle, *arguments, device=index, arguments=arguments)
 
 
-def read_pairs(handles: dict[int, Any]) -> None:
-    """Whether the driver lets two cards copy directly."""
-    for index, handle in handles.items():
-        for peer, other in handles.items():
-            for way in (PEER_READ, PEER_WRITE) if index < peer else ():
-                ask("nvmlDeviceGetP2PStatus", handle, other, way, device=index, arguments=[peer, way])
+def read_peers(index: int, handle: Any, handles: dict[int, Any]) -> None:
+    """Whether the driver lets a card and each later one copy directly."""
+    for peer, other in handles.items():
+        for way in (PEER_READ, PEER_WRITE) if index < peer else ():
+            ask("nvmlDeviceGetP2PStatus", handle, other, way, device=index, arguments=[peer, way])
 
 
 def each(handles: dict[int, Any], read: Callable[[int, Any], None]) -> None:
@@ -197,7 +196,8 @@ def each(handles: dict[int, Any], read: Callable[[int, Any], None]) -> None:
 
 
 def watch(handles: dict[int, Any], interval: float, patience: float) -> None:
-    """Write the changing values in rounds; after those of one card a line that tells the time."""
+    """Write which cards are watched, then the changing values in rounds; after those of one card a
+    line that tells the time."""
     import select
     import time
 
@@ -207,6 +207,7 @@ def watch(handles: dict[int, Any], interval: float, patience: float) -> None:
         finally:
             note(sample=time.monotonic(), device=index)
 
+    note(watching=list(handles))
     while True:
         faulthandler.dump_traceback_later(patience, exit=True)
         began = time.monotonic()
@@ -241,10 +242,8 @@ def open_library(folder: str) -> bool:
     return ask("nvmlInit")[0] == 0
 
 
-def main(patience: float, folder: str, interval: float | None) -> None:
+def ask_all(folder: str, interval: float | None, patience: float) -> None:
     """Ask everything once, or watch."""
-    os.dup2(2, 1)  # whatever the library prints stays out of the answers
-    faulthandler.dump_traceback_later(patience, exit=True)  # ends this process inside a hung call too
     if not open_library(folder):
         return
     for call in ("nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion", "nvmlSystemGetCudaDriverVersion"):
@@ -264,9 +263,12 @@ def main(patience: float, folder: str, interval: float | None) -> None:
         return
     each(handles, read_changing)
     each(handles, read_lasting)
-    read_pairs(handles)
+    each(handles, lambda index, handle: read_peers(index, handle, handles))
 
 
-if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else None)
+def main(seconds: str, folder: str, interval: str | None = None) -> None:
+    """Run the whole program; does not return."""
+    os.dup2(2, 1)  # whatever the library prints stays out of the answers
+    faulthandler.dump_traceback_later(float(seconds), exit=True)  # ends a hung call too
+    ask_all(folder, None if interval is None else float(interval), float(seconds))
     os._exit(0)  # without nvmlShutdown, which can hang too: the kernel releases everything

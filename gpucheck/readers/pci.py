@@ -61,6 +61,8 @@ _BMC_DEVICES = frozenset(
         (0x1002, 0x4752),  # ATI Rage XL
     }
 )
+_FPGA_VENDORS = frozenset({0x10EE, 0x1172})
+"""Xilinx and Altera: their boards are processing accelerators too."""
 _VIRTUAL_VENDORS = frozenset(
     {
         0x1234,  # QEMU, Bochs
@@ -106,6 +108,8 @@ def kind_of_display(function: PciFunction, functions: Iterable[PciFunction] = ()
     * ``processor``, Intel: a display at 0000:00:02, where Intel's graphics has always been, or an
       accelerator right on bus 0, which is the NPU. A card sits behind a root port. A virtual machine
       that shows a passed-through Intel card at that very address is misread.
+    * ``other`` are FPGA boards too, which share the class of accelerators: Xilinx, Altera, and Intel,
+      none of whose GPUs has that class.
     * ``processor``, AMD: graphics in the processor shares its device with functions of the vendor
       1022 (security processor, USB), which no card carries; older ones are at 0000:00:01.0 under an
       AMD host bridge. Chipset graphics from before 2012 is not recognised.
@@ -117,16 +121,20 @@ def kind_of_display(function: PciFunction, functions: Iterable[PciFunction] = ()
         return "virtual"
     if function.vendor_id in _BMC_VENDORS or ids in _BMC_DEVICES:
         return "bmc"
-    if _in_processor(function, functions):
+    if function.class_id >> 8 == 0x1200:
+        if function.vendor_id == _INTEL:
+            return "processor" if function.address.startswith("0000:00:") else "other"
+        if function.vendor_id in _FPGA_VENDORS:
+            return "other"
+    elif _is_processor_graphics(function, functions):
         return "processor"
     return "gpu" if function.address.endswith(".0") else "same-card"
 
 
-def _in_processor(function: PciFunction, functions: Iterable[PciFunction]) -> bool:
-    accelerator = function.class_id >> 8 == 0x1200
+def _is_processor_graphics(function: PciFunction, functions: Iterable[PciFunction]) -> bool:
     if function.vendor_id == _INTEL:
-        return function.address.startswith("0000:00:" if accelerator else "0000:00:02.")
-    if function.vendor_id != _AMD or accelerator:
+        return function.address.startswith("0000:00:02.")
+    if function.vendor_id != _AMD:
         return False
     device = function.address[:-1]
     at_old_place = function.address == "0000:00:01.0"
@@ -239,9 +247,7 @@ def parse_bars(resource: str, config: bytes | None, *, bridge: bool = False) -> 
             register = _register(config, index)
             if register & 0x7 == _REGISTER_64:
                 prefetchable = bool(register & _REGISTER_PREFETCH)
-                bars.append(
-                    Bar(index=index, bytes=None, assigned=False, is_64bit=True, prefetchable=prefetchable)
-                )
+                bars.append(Bar(index=index, bytes=None, assigned=False, is_64bit=True, prefetchable=prefetchable))
                 is_upper_half = True
             continue
         if not flags & _MEM:
@@ -297,9 +303,7 @@ def read(host: Host) -> Parts:
     if names and not functions:
         return Parts(origin=host.name, gaps=tuple(gaps))
     if bus.unplaced:
-        how = say(
-            "{address} is no link into /sys/devices: the bridge above is not known.", address=bus.unplaced
-        )
+        how = say("{address} is no link into /sys/devices: the bridge above is not known.", address=bus.unplaced)
         gaps.append(Gap(fact="topology", reason="not-in-input", how=how))
     for gpu in gpu_functions(functions):
         gaps += bus.gaps.get(gpu.address, ())
@@ -463,9 +467,7 @@ class _Bus:
             self.note(address, "config_dead", reason_of(error), how)
             return None
         if len(config) < CONFIG_BYTES:
-            how = say(
-                "{path} holds {count} bytes of {needed}.", path=path, count=len(config), needed=CONFIG_BYTES
-            )
+            how = say("{path} holds {count} bytes of {needed}.", path=path, count=len(config), needed=CONFIG_BYTES)
             self.note(address, "config_dead", "unreadable", how)
             return None
         return config
@@ -484,9 +486,7 @@ class _Bus:
             max_speed_gts=parse_speed(texts.get("max_link_speed", "")),
         )
         if not texts:
-            how = say(
-                "{folder} has no link attributes: no PCI Express, or a kernel before 4.13.", folder=folder
-            )
+            how = say("{folder} has no link attributes: no PCI Express, or a kernel before 4.13.", folder=folder)
             self.note(address, "link", "file-absent", how)
         elif link.width is None or link.max_width is None:
             how = say("{folder}: the kernel does not know the link.", folder=folder)

@@ -12,7 +12,6 @@ import re
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpucheck.facts import (
@@ -28,7 +27,7 @@ from gpucheck.facts import (
     pci_address,
 )
 from gpucheck.host import Host
-from gpucheck.text import say
+from gpucheck.text import clean, say
 
 TABLE = "/sys/firmware/dmi/tables/DMI"
 ENTRY_POINT = "/sys/firmware/dmi/tables/smbios_entry_point"
@@ -57,9 +56,7 @@ def read(host: Host) -> Parts:
     Never raises: what cannot be read is a gap.
     """
     try:
-        return parse_table(host.read(TABLE), _entry_point_version(host)).model_copy(
-            update={"origin": host.name}
-        )
+        return parse_table(host.read(TABLE), _entry_point_version(host)).model_copy(update={"origin": host.name})
     except PermissionError:
         reason, how = ("needs-root" if not host.is_root else "unreadable"), say(_WITH_DMIDECODE)
     except (FileNotFoundError, NotADirectoryError):
@@ -72,9 +69,7 @@ def read(host: Host) -> Parts:
         reason, how = "unreadable", say("{path} cannot be read: {problem}", path=TABLE, problem=problem)
     system = _system(_by_kind(_open_strings(host)))
     facts = [*_FACTS, *([] if system else ["system"])]
-    return Parts(
-        origin=host.name, system=system, gaps=tuple(Gap(fact=fact, reason=reason, how=how) for fact in facts)
-    )
+    return Parts(origin=host.name, system=system, gaps=tuple(Gap(fact=fact, reason=reason, how=how) for fact in facts))
 
 
 def _entry_point_version(host: Host) -> tuple[int, int] | None:
@@ -116,8 +111,7 @@ def _open_strings(host: Host) -> list[Record]:
 # --- the table --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Structure:
+class _Structure(NamedTuple):
     """One structure of the table: its formatted area and its strings."""
 
     kind: int
@@ -194,9 +188,7 @@ def _walk(data: bytes, version: tuple[int, int] | None) -> tuple[list[_Structure
                 "The table is broken: the structure at byte {start} is shorter than 4 bytes.", start=start
             )
         if start + length > len(data):
-            return structures, say(
-                "The table is cut: the structure at byte {start} is not complete.", start=start
-            )
+            return structures, say("The table is cut: the structure at byte {start} is not complete.", start=start)
         end = data.find(b"\0\0", start + length)
         cut = end < 0
         strings = data[start + length : len(data) if cut else end].rstrip(b"\0")
@@ -207,9 +199,7 @@ def _walk(data: bytes, version: tuple[int, int] | None) -> tuple[list[_Structure
         if cut:
             return structures, say("The table is cut: the strings of the last structure have no end.")
         start = end + 2
-    return structures, None if structures and start == len(data) else say(
-        "The table ends within a structure."
-    )
+    return structures, None if structures and start == len(data) else say("The table ends within a structure.")
 
 
 def _record(structure: _Structure) -> Record:
@@ -528,9 +518,9 @@ _PLACEHOLDER = re.compile(
 
 
 def known(text: str | None) -> str | None:
-    """The text, or None where firmware left a placeholder such as ``To Be Filled By O.E.M.``"""
-    stripped = (text or "").strip()
-    return None if _PLACEHOLDER.fullmatch(stripped) else stripped
+    """The text cleaned, or None where firmware left a placeholder: ``To Be Filled By O.E.M.``"""
+    cleaned = clean(text or "")
+    return None if _PLACEHOLDER.fullmatch(cleaned) else cleaned
 
 
 _WATTS_IN_NAME = re.compile(r"(?:^|[,\s])(\d{3,4}) ?WP?(?=$|[,\s])")
@@ -673,9 +663,7 @@ def _slot(record: Record, gaps: list[Gap]) -> Slot:
     name = _label(record, "Designation")
     kind = record.fields.get("Type", "")
     found = _SLOT.match(kind)
-    lanes, gen, connector = (
-        found and found[key] and int(found[key]) for key in ("lanes", "gen", "connector")
-    )
+    lanes, gen, connector = (found and found[key] and int(found[key]) for key in ("lanes", "gen", "connector"))
     connector = connector or _number(record.fields.get("Slot Physical Width", ""))
     gen = gen or _number(record.fields.get("PCI Express Generation", ""))
     if OUT_OF_SPEC in kind:
@@ -750,9 +738,7 @@ def _onboard(record: Record) -> OnboardDevice:
 def _system_memory(of: dict[int, list[Record]]) -> Iterator[Record]:
     """The type 17 records, without the chips of flash and video memory that some firmware lists."""
     other = {
-        record.handle
-        for record in of[16]
-        if record.fields.get("Use", "System Memory") not in _MAY_BE_SYSTEM_MEMORY
+        record.handle for record in of[16] if record.fields.get("Use", "System Memory") not in _MAY_BE_SYSTEM_MEMORY
     }
     return (record for record in of[17] if record.fields.get("Array Handle") not in other)
 

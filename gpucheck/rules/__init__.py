@@ -15,7 +15,7 @@ Modules without ``check`` document findings that another room makes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -33,7 +33,7 @@ Lacks = Callable[[Machine], Iterator[str]]
 class View:
     """What a rule may look at besides the machine."""
 
-    counts: Counts = Counts()
+    counts: Counts = field(default_factory=Counts)
     expected: Expected | None = None
     server: Server | None = None
     """Catalog entry of this model; None where the model is not known or not in the catalog."""
@@ -68,6 +68,6 @@ def judge(machine: Machine, view: View) -> tuple[tuple[Finding, ...], tuple[Unch
         if missing:
             unchecked.append(Unchecked(name=name, missing=tuple(missing)))
 
-    from gpucheck.rules import gpu_count_mismatch
+    from gpucheck.rules.gpu_count_mismatch import raise_explaining
 
-    return in_order(gpu_count_mismatch.raise_explaining(machine, view, found)), tuple(unchecked)
+    return in_order(raise_explaining(machine, view, found)), tuple(unchecked)

@@ -68,7 +68,7 @@ def pci_source(address: str) -> str:
 
 def driver_evidence(gpu: Gpu) -> Evidence:
     """Which kernel driver holds the card."""
-    text = say("Kernel driver in use: {driver}", driver=gpu.driver) if gpu.driver else "No kernel driver in use"
+    text = say("Kernel driver in use: {driver}", driver=gpu.driver or say("none"))
     return Evidence(source=pci_source(gpu.address), text=text)
 
 
@@ -100,10 +100,12 @@ def addresses_in(line: str) -> list[str]:
 
 
 def address_near(log: KernelLog, number: int, before: int, after: int) -> str | None:
-    """Address in a line, or in the lines around it: NVRM spreads one message over several lines."""
+    """Address in a line, or in the driver's lines around it: old drivers spread one message over
+    several lines, each with its own time stamp."""
     nearby = [number, *range(number - 1, number - 1 - before, -1), *range(number + 1, number + 1 + after)]
     for index in nearby:
-        if 0 <= index < len(log.lines) and (found := addresses_in(log.lines[index])):
+        line = log.lines[index] if 0 <= index < len(log.lines) else ""
+        if ("NVRM" in line or "nvidia" in line) and (found := addresses_in(line)):
             return found[0]
     return None
 

@@ -115,7 +115,7 @@ def lacks(machine: Machine) -> Iterator[str]:
     if machine.gpus is None:
         yield "gpus"
     for gpu in machine.gpus or ():
-        if gpu.on_pci and gpu.bars is None:
+        if gpu.on_pci and not gpu.bars:
             yield f"gpus.{gpu.address}.bars"
     if machine.kernel_log is None:
         yield "kernel_log"
@@ -125,14 +125,13 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     """One finding per card, or per device that only the kernel log knows."""
     words = last_words(machine)
     zero = zero_sized(machine)
-    known = set()
-    for gpu in machine.gpus or ():
-        known.add(gpu.address)
+    gpus = machine.gpus or ()
+    for gpu in gpus:
         if gpu.on_pci and not gpu.config_dead:
             yield from _check_card(machine, view, gpu, words, zero.get(gpu.address, []))
-    if machine.gpus is None:
+    if machine.pci is None and not any(gpu.on_pci for gpu in gpus):
         yield from _check_log(machine, view, words, zero)
-    elif None in zero and any(gpu.on_pci and gpu.nvml is None for gpu in machine.gpus):
+    elif None in zero and any(gpu.on_pci and gpu.nvml is None for gpu in gpus):
         yield _finding(machine, view, "machine", None, _log(machine, zero[None]), "likely")
 
 
@@ -166,7 +165,7 @@ def _check_card(
         confidence = "likely" if 1 in bars else "certain"
     elif refused:
         confidence = "likely"
-    elif windows and gpu.bars is None:
+    elif windows and not gpu.bars:
         confidence = "possible"
         severity = "warning"
     else:
@@ -178,8 +177,11 @@ def _check_card(
 def _check_log(
     machine: Machine, view: View, words: dict[tuple[str, str], Word], zero: dict[str | None, list[str]]
 ) -> Iterator[Finding]:
-    """Nothing but a kernel log was given: which devices are GPUs must come from it too."""
+    """PCI was not looked at: which devices are GPUs must come from the log too."""
+    works = {gpu.address for gpu in machine.gpus or ()}
     for address, lines in zero.items():
+        if address in works:
+            continue
         yield _finding(machine, view, address or "machine", None, _log(machine, lines), "certain")
     gpus = _gpus_in_log(machine)
     refused: dict[str, list[str]] = {}
@@ -187,7 +189,7 @@ def _check_log(
         if not word.assigned and bar.isdigit() and int(bar) in _BAR_OF_CARD and address not in zero:
             refused.setdefault(address, []).append(word.line)
     for address, lines in refused.items():
-        if address in gpus:
+        if address in gpus and address not in works:
             yield _finding(machine, view, address, None, _log(machine, lines), gpus[address])
 
 

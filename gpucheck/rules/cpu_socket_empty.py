@@ -91,11 +91,7 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket, index: int) -
         "warning",
         socket.designation,
         message,
-        evidence=(
-            Evidence(
-                source="SMBIOS type 4", text=say("{socket}: not populated", socket=socket.designation)
-            ),
-        ),
+        evidence=(Evidence(source="SMBIOS type 4", text=say("{socket}: not populated", socket=socket.designation)),),
         remedy=(
             say(
                 "Fit a processor of the same model in {socket}, with its heat sink and memory.",
@@ -115,13 +111,11 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket, index: int) -
                 ),
             ),
         ),
-        sources=_sources(view.server) if dead else (),
+        sources=_sources(view.server, dead or ()),
     )
 
 
-def dead_slots(
-    machine: Machine, server: Server | None, socket: CpuSocket, index: int
-) -> tuple[str, ...] | None:
+def dead_slots(machine: Machine, server: Server | None, socket: CpuSocket, index: int) -> tuple[str, ...] | None:
     """Slots of an empty socket, as the catalog names them; None where that is not known.
 
     Args:
@@ -149,10 +143,10 @@ def _number(server: Server, socket: CpuSocket, index: int) -> int:
     return names.index(here) + 1 if here in names else index + 1
 
 
-def _sources(server: Server | None) -> tuple[str, ...]:
+def _sources(server: Server | None, dead: tuple[str, ...]) -> tuple[str, ...]:
     if server is None:
         return ()
     from gpucheck.entries import citations
 
-    keys = dict.fromkeys(key for row in server.slots for key in row.src)
+    keys = dict.fromkeys(key for row in server.slots if row.id in dead for key in row.src)
     return tuple(citation.title for citation in citations(server, tuple(keys)))

@@ -66,9 +66,7 @@ def signs(machine: Machine) -> dict[str, list[Sign]]:
     for gpu in machine.gpus or ():
         if gpu.config_dead:
             text = say("Configuration space reads all ones")
-            found.setdefault(gpu.address, []).append(
-                Sign("dead", Evidence(source=pci_source(gpu.address), text=text))
-            )
+            found.setdefault(gpu.address, []).append(Sign("dead", Evidence(source=pci_source(gpu.address), text=text)))
         for call, code in gpu.nvml.errors.items() if gpu.nvml else ():
             if code == GPU_IS_LOST:
                 text = say("{address}: error 15, GPU is lost", address=gpu.address)
@@ -117,10 +115,9 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     doubtful = wrong_module(machine, found)
     for address, heard in found.items():
         gpu = gpus.get(address)
-        # The first and the last say it all: a driver repeats itself.
-        evidence = tuple(dict.fromkeys(s.evidence.text for s in heard))
-        kept = [s.evidence for s in heard if s.evidence.text in {evidence[0], evidence[-1]}]
-        if gpu is not None and answers_again(gpu):
+        evidence = list(dict.fromkeys(sign.evidence for sign in heard))
+        again = gpu is not None and answers_again(gpu)
+        if gpu is not None and again:
             message = say("{card} fell off the bus earlier in this boot and answers again.", card=label(gpu))
         elif doubtful:
             message = say(
@@ -137,10 +134,11 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         confidence: Confidence = "possible" if doubtful else "certain"
         yield finding(
             "gpu-fell-off-bus",
-            "warning" if gpu is not None and answers_again(gpu) else "error",
+            "warning" if again else "error",
             address,
             message,
-            evidence=tuple({(e.source, e.text): e for e in kept}.values()),
+            # A driver repeats itself: the first signs and the last say it all.
+            evidence=tuple(dict.fromkeys((*evidence[:2], evidence[-1]))),
             remedy=_remedy(doubtful),
             next_test=_tests(),
             confidence=confidence,
@@ -149,11 +147,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
 
 def answers_again(gpu: Gpu) -> bool:
     """The card works now, whatever the log says of the past."""
-    return (
-        gpu.config_dead is False
-        and gpu.nvml is not None
-        and GPU_IS_LOST not in gpu.nvml.errors.values()
-    )
+    return gpu.config_dead is False and gpu.nvml is not None and GPU_IS_LOST not in gpu.nvml.errors.values()
 
 
 def wrong_module(machine: Machine, found: dict[str, list[Sign]]) -> bool:
@@ -162,7 +156,7 @@ def wrong_module(machine: Machine, found: dict[str, list[Sign]]) -> bool:
     That takes: every NVIDIA card is hit, each at driver start only, the open flavour is loaded (or
     not known), and no card is of a generation that it drives.
     """
-    if not found or any(sign.kind not in {"probe"} for heard in found.values() for sign in heard):
+    if not found or any(sign.kind != "probe" for heard in found.values() for sign in heard):
         return False
     flavour = machine.driver.nvidia_flavour if machine.driver else None
     if flavour is None and any("Open Kernel Module" in line for _, line in log_lines(machine, "NVRM:")):
@@ -179,10 +173,7 @@ def wrong_module(machine: Machine, found: dict[str, list[Sign]]) -> bool:
 
 def _remedy(doubtful: bool) -> tuple[str, ...]:
     reseat = (
-        say(
-            "Shut down, take the mains off for half a minute, seat the card again and check each of its power "
-            "leads."
-        ),
+        say("Shut down, take the mains off for half a minute, seat the card again and check each of its power leads."),
         say("See that its heat sink is clean and that air goes through it."),
         say("Try it without the riser or extension cable, or in another slot."),
     )
@@ -200,12 +191,8 @@ def _tests() -> tuple[NextTest, ...]:
         NextTest(
             do=say("Hold the clocks low and repeat the load: sudo nvidia-smi -lgc 300,1500"),
             outcomes=(
-                Reading(
-                    seen=say("The card stays."), means=say("It lacks power: leads, supply, or peaks of load.")
-                ),
-                Reading(
-                    seen=say("It falls off all the same."), means=say("Contact, riser, heat or the card itself.")
-                ),
+                Reading(seen=say("The card stays."), means=say("It lacks power: leads, supply, or peaks of load.")),
+                Reading(seen=say("It falls off all the same."), means=say("Contact, riser, heat or the card itself.")),
             ),
         ),
         NextTest(

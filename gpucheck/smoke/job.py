@@ -33,6 +33,7 @@ class Job:
         load_batch: Samples per device while speed is measured; None means as in training.
         load_seconds: Shortest time under load per measurement. NVML refreshes its utilisation
             a few times a second, so a GPU needs more than one such period.
+        give_up_seconds: After this long the worker ends itself, should its parent be gone.
     """
 
     kind: Literal["gpu", "cpu"]
@@ -43,6 +44,7 @@ class Job:
     width: int = 8
     load_batch: int | None = None
     load_seconds: float = 0.0
+    give_up_seconds: float = 600.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -62,7 +64,12 @@ class Job:
 
 
 def split(global_batch: int, replicas: int) -> tuple[Shard, ...]:
-    """Divide a batch; the first replicas take one sample more where it does not come out even."""
+    """Divide a batch; the first replicas take one sample more where it does not come out even.
+
+    ValueError for fewer samples than replicas: TensorFlow cannot convolve an empty batch.
+    """
+    if global_batch < replicas:
+        raise ValueError(f"{global_batch} samples are too few for {replicas} replicas")
     least, more = divmod(global_batch, replicas)
     counts = [least + (index < more) for index in range(replicas)]
     return tuple(Shard(sum(counts[:index]), count) for index, count in enumerate(counts))

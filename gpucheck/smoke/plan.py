@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpucheck.errors import UsageError
-from gpucheck.findings import Finding, finding
+from gpucheck.findings import Evidence, Finding, Severity, finding
 from gpucheck.smoke.job import Job
 from gpucheck.smoke.report import Verdict
 from gpucheck.text import plural, say
@@ -102,10 +102,9 @@ def cards_of(machine: Machine) -> tuple[Card, ...] | None:
 def granted(cards: tuple[Card, ...], environ: Mapping[str, str]) -> tuple[Card, ...]:
     """The cards that this process may expect to use. A card that no declared allotment hides is
     expected, whether or not the driver knows it."""
-    declared = [
-        name for name in _ALLOTMENTS if environ.get(name, "all" if name != "CUDA_VISIBLE_DEVICES" else None)
-        not in (None, "all", "void")
-    ]  # fmt: skip
+    declared = {name for name in _ALLOTMENTS if name in environ} - {
+        name for name in _ALLOTMENTS[1:] if environ.get(name) in ("all", "void", "")
+    }
     if not declared:
         return cards
     # Inside a container or a job NVML lists only what was granted, while PCI shows every card.
@@ -146,6 +145,8 @@ def decide(
     is trained for, and fails, and an unreadable bus is not an empty one. ``wait`` counts as
     ``fail`` here: waiting is the caller's.
     """
+    if steps < 1:
+        raise UsageError(say("A training has at least one step."), input="--steps")
     if request.kind == "cpu":
         if expect_gpus:
             raise UsageError(
@@ -165,11 +166,16 @@ def decide(
         if request.kind == "auto" and not expect_gpus:
             count = min(4, max(2, os.cpu_count() or 2))
             return Train(_cpu_job(count, steps, global_batch), environment=_NO_GPU)
-        return DoNotTrain(
-            "fail", say("Nothing was trained: there is no GPU on PCI."), findings=(_no_gpu(expect_gpus),)
-        )
+        return DoNotTrain("fail", say("Nothing was trained: there is no GPU on PCI."), findings=(_no_gpu(expect_gpus),))
 
     wanted = granted(cards, environ)
+    if not wanted:
+        return DoNotTrain(
+            "fail",
+            say("Nothing was trained: the environment hides every card from this process."),
+            cards,
+            (_hidden(environ, cards),),
+        )
     busy = [card for card in wanted if card.processes]
     if busy and (if_busy != "skip" or len(busy) == len(wanted) or not all(card.uuid for card in wanted)):
         return DoNotTrain(
@@ -226,15 +232,38 @@ def _no_gpu(expected: int | None) -> Finding:
     )
 
 
-def _busy(card: Card, severity: Literal["error", "warning"]) -> Finding:
-    pids = ", ".join(map(str, card.processes or ()))
+def _hidden(environ: Mapping[str, str], cards: tuple[Card, ...]) -> Finding:
+    return finding(
+        "tensorflow-sees-no-gpu",
+        "error",
+        "machine",
+        plural(
+            len(cards),
+            say("TensorFlow cannot list the card on PCI: CUDA_VISIBLE_DEVICES grants this process none."),
+            say(
+                "TensorFlow cannot list any of the {n} cards on PCI: CUDA_VISIBLE_DEVICES grants this process none.",
+                n=len(cards),
+            ),
+        ),
+        evidence=(
+            Evidence(
+                source="environment",
+                text=f"CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', '')}",
+            ),
+        ),
+        remedy=(say("Unset CUDA_VISIBLE_DEVICES, or ask the scheduler for a GPU."),),
+    )
+
+
+def _busy(card: Card, severity: Severity) -> Finding:
     return finding(
         "gpu-busy",
         severity,
         card.address,
-        say("The card at {address} runs other processes ({pids}), so it was not trained on.",
-            address=card.address, pids=pids),
-        remedy=(
-            say("Wait for them to end (--if-busy wait), leave the card out (--if-busy skip), or stop them."),
+        say(
+            "The card at {address} runs other processes ({pids}), so it was not trained on.",
+            address=card.address,
+            pids=", ".join(map(str, card.processes or ())),
         ),
-    )  # fmt: skip
+        remedy=(say("Wait for them to end (--if-busy wait), leave the card out (--if-busy skip), or stop them."),),
+    )

@@ -11,12 +11,15 @@ that fails only in company points at the way between the cards.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
+import math
 import os
 import re
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -159,7 +162,7 @@ class Training:
         import numpy
 
         word = numpy.uint64
-        index = numpy.arange(shard.first, shard.first + shard.count, dtype=word)[:, None]
+        index: Any = numpy.arange(shard.first, shard.first + shard.count, dtype=word)[:, None]
         mixed = (word(step) << word(44)) + (index << word(20)) + numpy.arange(IMAGE * IMAGE * 3, dtype=word)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
             mixed = (mixed ^ (mixed >> word(shift))) * word(factor)
@@ -387,17 +390,19 @@ def _difference(left: Sequence[Any], right: Sequence[Any]) -> float:
 
 
 def _nan_first(value: float) -> tuple[bool, float]:
-    return value != value, value
+    return math.isnan(value), value
 
 
 def _finite(value: float) -> float | None:
     """JSON has no infinity and no not-a-number."""
-    return value if abs(value) != float("inf") and value == value else None
+    return value if math.isfinite(value) else None
 
 
 def main(training: type[Training] = Training) -> None:
     """Do the job of the first argument, then leave at once."""
     job = Job.from_json(sys.argv[1])
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(job.give_up_seconds, exit=True)
     # Nothing but the channel may write to the parent's pipe: descriptor 1 becomes a file.
     channel = Channel(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     prints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -426,13 +431,12 @@ def main(training: type[Training] = Training) -> None:
         channel.send(
             failed={
                 "kind": type(fault).__name__,
-                "message": str(fault)[:4000],
+                "message": str(fault)[:100_000],
                 "module": fault.name if isinstance(fault, ImportError) else None,
             }
         )
-        import traceback
-
         traceback.print_exc()
-    # TensorFlow takes half a second to tear itself down, and may hang in a broken driver.
-    sys.stderr.flush()
-    os._exit(code)
+    finally:
+        # TensorFlow takes half a second to tear itself down, and may hang in a broken driver.
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,287 @@
+"""The command line: commands, options, exit codes. What to do stands elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpucheck import __version__
+from gpucheck.errors import GpucheckError, NotCheckable, UsageError
+
+if TYPE_CHECKING:
+    from gpucheck.catalog import Catalog
+    from gpucheck.findings import Document
+
+app = typer.Typer(
+    name="gpucheck",
+    help="Which GPUs a server can take, why a card is not seen, and proof by training that every card works.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+catalog_app = typer.Typer(help="What is known of servers and cards, with sources.", no_args_is_help=True)
+app.add_typer(catalog_app, name="catalog")
+
+
+class Language(StrEnum):
+    """Languages of the sentences."""
+
+    en = "en"
+
+
+class RedundancyWord(StrEnum):
+    """How many power supplies may fail."""
+
+    none = "none"
+    n_plus_1 = "n+1"
+    n_plus_n = "n+n"
+
+
+class BusyWord(StrEnum):
+    """What to do with a card that somebody else uses."""
+
+    fail = "fail"
+    skip = "skip"
+    wait = "wait"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown to paste into a forum or an issue.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings and for changes that are needed, too.")]
+Lang = Annotated[Language, typer.Option("--lang", help="Language of the sentences.")]
+From = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="PATH",
+        help="A capture, a dump or a folder instead of this machine; - reads standard input. Several of one "
+        "machine are merged.",
+    ),
+]
+CatalogFolder = Annotated[
+    str | None, typer.Option("--catalog", metavar="DIR", help="Folder with catalog entries of your own.")
+]
+Expect = Annotated[int | None, typer.Option("--expect-gpus", metavar="N", min=0, help="How many GPUs there should be.")]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return the exit code. Faults become one line, or one JSON document."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(list(arguments), prog_name="gpucheck", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.Abort:
+        return 130
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"{context.command_path} --help" if context is not None else "gpucheck --help"
+        return _refuse(UsageError(error.format_message(), hint=hint), arguments)
+    except GpucheckError as error:
+        return _refuse(error, arguments)
+    except BrokenPipeError:
+        # The reader of a pipe has gone (| head): not a fault of ours, and nothing may be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(error: GpucheckError, arguments: Sequence[str]) -> int:
+    from gpucheck.text import clean
+
+    if "--json" in arguments:
+        from gpucheck.findings import ErrorDocument
+
+        document = ErrorDocument.of(error)
+        print(document.model_dump_json(by_alias=True, indent=2))
+    else:
+        print(f"gpucheck: {clean(str(error))}", file=sys.stderr)
+    return error.exit_code
+
+
+def _show(
+    document: Document, *, as_json: bool, markdown: bool, text: Callable[[Any], None], page: Callable[[Any], str]
+) -> None:
+    if as_json:
+        print(document.model_dump_json(by_alias=True, indent=2))
+    elif markdown:
+        print(page(document))
+    else:
+        text(document)
+
+
+def _catalog(folder: str | None) -> Catalog:
+    from gpucheck.catalog import load
+
+    return load(folder)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"gpucheck {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog="Example: gpucheck probe --expect-gpus 2")
+def probe(
+    sources: From = None,
+    expect_gpus: Expect = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="S", min=0.1, help="Seconds that NVML may take.")] = 10,
+    ipmi: Annotated[bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies (ipmitool, root).")] = False,
+    catalog: CatalogFolder = None,
+    as_json: Json = False,
+    markdown: Markdown = False,
+    strict: Strict = False,
+    lang: Lang = Language.en,
+) -> int:
+    """What is in this machine, and why is a card not seen?"""
+    from gpucheck.probing import probe as look
+    from gpucheck.render import markdown as pages
+    from gpucheck.render import text
+
+    if not sources and not sys.platform.startswith("linux"):
+        raise NotCheckable("hardware can be read on Linux only", hint="give a capture or a dump with --from")
+    report = look(sources or (), expect_gpus=expect_gpus, timeout=timeout, ask_ipmi=ipmi, catalog=_catalog(catalog))
+    if strict and report.exit_code == 0 and any(finding.severity == "warning" for finding in report.findings):
+        report = report.model_copy(update={"exit_code": 1})
+    _show(report, as_json=as_json, markdown=markdown, text=text.probe, page=pages.probe)
+    return report.exit_code
+
+
+@app.command(epilog="Example: gpucheck advise --model R730 --gpu P40 --count 2 --cpus 2 --psu 2x1100")
+def advise(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL] [NxGPU]...", help="Short form: gpucheck advise R730 2xP40")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Server model, as people say it.")
+    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME[:N]", help="Card, and how many.")] = None,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", help="How many of the one card.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", metavar="N", help="CPUs fitted.")] = None,
+    cpu_tdp: Annotated[int | None, typer.Option("--cpu-tdp", metavar="W", min=1, help="TDP of one CPU.")] = None,
+    psu: Annotated[str | None, typer.Option("--psu", metavar="NxW", help="Power supplies fitted: 2x1100.")] = None,
+    riser: Annotated[list[str] | None, typer.Option("--riser", metavar="R=OPTION", help="Riser fitted.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Other option fitted.")
+    ] = None,
+    input_voltage: Annotated[
+        int | None, typer.Option("--input-voltage", metavar="V", min=90, max=400, help="Mains voltage.")
+    ] = None,
+    redundancy: Annotated[
+        RedundancyWord | None, typer.Option("--redundancy", help="How many power supplies may fail.")
+    ] = None,
+    ambient: Annotated[int | None, typer.Option("--ambient", metavar="C", help="Temperature of the inlet air.")] = None,
+    sources: From = None,
+    catalog: CatalogFolder = None,
+    as_json: Json = False,
+    markdown: Markdown = False,
+    strict: Strict = False,
+    lang: Lang = Language.en,
+) -> int:
+    """Will these cards fit this server, where, and what must be ordered with them?"""
+    from gpucheck.fit.ask import Asked, answer
+    from gpucheck.render import markdown as pages
+    from gpucheck.render import text
+
+    asked = Asked(
+        words=tuple(words or ()),
+        model=model,
+        gpus=tuple(gpu or ()),
+        count=count,
+        cpus=cpus,
+        cpu_watts=cpu_tdp,
+        psu=psu,
+        risers=tuple(riser or ()),
+        options=tuple(option or ()),
+        input_volts=input_voltage,
+        redundancy=redundancy.value if redundancy is not None else None,
+        ambient_c=ambient,
+        sources=tuple(sources or ()),
+    )
+    advice = answer(asked, _catalog(catalog))
+    if strict and advice.verdict == "fits-with-changes":
+        advice = advice.model_copy(update={"exit_code": 1})
+    _show(advice, as_json=as_json, markdown=markdown, text=text.advice, page=pages.advice)
+    return advice.exit_code
+
+
+@app.command(epilog="Example: gpucheck explain bar-unassigned")
+def explain(
+    name: Annotated[str, typer.Argument(metavar="CODE", help="Name or code of a finding, as probe prints it.")],
+    as_json: Json = False,
+    lang: Lang = Language.en,
+) -> int:
+    """What a finding means, how it is known, and what to do."""
+    from gpucheck.explain import explain as look_up
+    from gpucheck.render import text
+
+    found = look_up(name)
+    if as_json:
+        print(found.model_dump_json(by_alias=True, indent=2))
+    else:
+        text.explanation(found)
+    return 0
+
+
+@catalog_app.command("list", epilog="Example: gpucheck catalog list --json")
+def catalog_list(catalog: CatalogFolder = None, as_json: Json = False, lang: Lang = Language.en) -> int:
+    """Every server model and card, with the names it answers to."""
+    known = _catalog(catalog)
+    servers = [{"id": id, "names": list(raw["names"])} for id, raw in sorted(known.servers.items())]
+    cards = [{"id": id, "names": [raw["name"], *raw["names"]]} for id, raw in sorted(known.cards.items())]
+    if as_json:
+        print(json.dumps({"schema": "gpucheck/catalog-list/1", "servers": servers, "gpus": cards}, indent=2))
+    else:
+        from gpucheck.render import text
+
+        text.names(servers, cards)
+    return 0
+
+
+@catalog_app.command("show", epilog="Example: gpucheck catalog show R730")
+def catalog_show(
+    name: Annotated[str, typer.Argument(help="Name of a server or card.")],
+    catalog: CatalogFolder = None,
+    as_json: Json = False,
+    lang: Lang = Language.en,
+) -> int:
+    """All that the catalog says of one server or card, with sources."""
+    known = _catalog(catalog)
+    try:
+        entries: list[Any] = [known.server(id) for id in known.find_servers(name)]
+    except UsageError:
+        entries = [known.card(id) for id in dict.fromkeys(match.card for match in known.find_cards(name))]
+    documents = [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]
+    if as_json:
+        print(json.dumps({"schema": "gpucheck/catalog-show/1", "entries": documents}, indent=2))
+    else:
+        from gpucheck.render import text
+
+        text.entries(documents)
+    return 0
+
+
+@catalog_app.command("validate", epilog="Example: gpucheck catalog validate --catalog ./my-entries")
+def catalog_validate(catalog: CatalogFolder = None, as_json: Json = False, lang: Lang = Language.en) -> int:
+    """Check the form of every entry, its sources and its cross-references."""
+    from gpucheck.catalog_check import faults
+
+    found = faults(_catalog(catalog))
+    if as_json:
+        document = {"schema": "gpucheck/catalog-validate/1", "faults": [{"entry": id, "fault": t} for id, t in found]}
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(f"{id}: {fault}" for id, fault in found) or "No fault found.")
+    return 1 if found else 0

@@ -1,0 +1,259 @@
+"""From what a person typed (and what a probe found) to requests, and to the answer."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from gpucheck import __version__
+from gpucheck.catalog import CardMatch, Catalog
+from gpucheck.entries import Recognise, Server
+from gpucheck.errors import UsageError
+from gpucheck.facts import Machine, Psu
+from gpucheck.fit.advise import EXIT_CODES, advise_any, rank
+from gpucheck.fit.report import Advice, SlotTopology
+from gpucheck.fit.request import Order, PsuPlan, Request, Wanted, checked_count, parse_gpu, parse_psus, resolve_option
+from gpucheck.power import Redundancy
+from gpucheck.text import say
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The words of a question, as typed; see ``gpucheck advise --help``."""
+
+    words: tuple[str, ...] = ()
+    model: str | None = None
+    gpus: tuple[str, ...] = ()
+    count: int | None = None
+    cpus: int | None = None
+    cpu_watts: int | None = None
+    psu: str | None = None
+    risers: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    input_volts: int | None = None
+    redundancy: Redundancy | None = None
+    ambient_c: int | None = None
+    sources: tuple[str, ...] = ()
+
+
+def answer(asked: Asked, catalog: Catalog) -> Advice:
+    """Answer a question.
+
+    Raises:
+        UsageError: a name is unknown or options contradict each other.
+        InputError: a ``--from`` cannot be read.
+    """
+    model, texts = _sorted_words(asked)
+    meanings = _meanings(texts, asked.count, catalog)
+    psus = parse_psus(asked.psu) if asked.psu is not None else None
+    if model is None and not asked.sources and meanings[0]:
+        return _ranking(asked, meanings, psus, catalog)
+    machine = _machine(asked, catalog) if model is None or asked.sources else None
+    ids = catalog.find_servers(model) if model is not None else (_model_of(machine, asked),)
+    requests = [
+        _request(catalog.server(id), asked, orders, psus, machine, catalog) for id in ids for orders in meanings
+    ]
+    return advise_any(requests)
+
+
+def _sorted_words(asked: Asked) -> tuple[str | None, tuple[str, ...]]:
+    """Model and cards out of ``[MODEL] [NxGPU]...`` and the options."""
+    words = list(asked.words)
+    model = asked.model
+    if words and model is None and not re.match(r"\d{1,4}\s*[x×]\s*\D", words[0], re.IGNORECASE):
+        model = words.pop(0)
+    return model, (*words, *asked.gpus)
+
+
+def _meanings(texts: Sequence[str], count: int | None, catalog: Catalog) -> tuple[tuple[Order, ...], ...]:
+    """The cards that are asked for; more than one reading where a name means cards that fit differently."""
+    parsed = [(text, *parse_gpu(text)) for text in texts]
+    if count is not None:
+        if len(parsed) != 1 or parsed[0][2] is not None:
+            raise UsageError(
+                "it goes with exactly one --gpu that has no number of its own",
+                input=f"--count {count}",
+                hint="write --gpu P40:2 --gpu T4:1 for several",
+            )
+        parsed = [(parsed[0][0], parsed[0][1], checked_count(count, f"--count {count}"))]
+    readings = []
+    for choice in itertools.product(*(_unlike(name, catalog) for _, name, _ in parsed)):
+        counted: dict[CardMatch, int] = {}
+        for match, (_, _, number) in zip(choice, parsed, strict=True):
+            counted[match] = counted.get(match, 0) + (number or 1)
+        readings.append(tuple(Order(Wanted(*catalog.variant(match)), number) for match, number in counted.items()))
+    return tuple(readings)
+
+
+def _unlike(name: str, catalog: Catalog) -> tuple[CardMatch, ...]:
+    """Cards that a name means, one of each that differs in what decides whether it fits."""
+    unlike: dict[str, CardMatch] = {}
+    for match in catalog.find_cards(name):
+        unlike.setdefault(_outline(match, catalog), match)
+    return tuple(unlike.values())
+
+
+def _outline(match: CardMatch, catalog: Catalog) -> str:
+    wanted = Wanted(*catalog.variant(match))
+    plugs = sorted((plug.kind, plug.count) for plug in wanted.aux.plugs) if wanted.aux else None
+    size = wanted.size
+    watts = wanted.power.watts if wanted.power else None
+    cooling = wanted.cooling.kind if wanted.cooling else None
+    bar1 = wanted.card.bar1.bytes if wanted.card.bar1 else None
+    return repr((size.slots_wide, size.length_mm, size.height_mm, size.profile, plugs, watts, cooling, bar1))
+
+
+# --- what a probe adds --------------------------------------------------------------------------
+
+
+def _machine(asked: Asked, catalog: Catalog) -> Machine:
+    from gpucheck.assemble import assemble
+    from gpucheck.probing import gather
+
+    return assemble(gather(asked.sources, timeout=2.0), catalog)
+
+
+def _model_of(machine: Machine | None, asked: Asked) -> str:
+    from gpucheck.probing import require_model
+
+    assert machine is not None
+    return require_model(machine, ", ".join(asked.sources) or "this machine")
+
+
+def _request(
+    server: Server,
+    asked: Asked,
+    orders: tuple[Order, ...],
+    psus: PsuPlan | None,
+    machine: Machine | None,
+    catalog: Catalog,
+) -> Request:
+    if asked.cpus is not None and not 1 <= asked.cpus <= server.sockets.count:
+        raise UsageError(
+            say("a {model} has {count} CPU sockets", model=server.model, count=server.sockets.count),
+            input=f"--cpus {asked.cpus}",
+        )
+    options = dict(
+        [resolve_option(server, text, riser=True) for text in asked.risers]
+        + [resolve_option(server, text, riser=False) for text in asked.options]
+    )
+    request = Request(
+        server=server,
+        orders=orders,
+        cpus=asked.cpus,
+        cpu_watts=asked.cpu_watts,
+        psus=psus,
+        options=options,
+        input_volts=asked.input_volts,
+        redundancy=asked.redundancy,
+        ambient_c=asked.ambient_c,
+        catalog=catalog,
+    )
+    return _with_found(request, machine) if machine is not None else request
+
+
+def _with_found(request: Request, machine: Machine) -> Request:
+    """What a probe found counts as stated, unless the person states otherwise."""
+    populated = [socket.populated for socket in machine.cpu_sockets or ()]
+    cpus = request.cpus
+    if cpus is None and populated and None not in populated and any(populated):
+        cpus = min(populated.count(True), request.server.sockets.count)
+    return replace(
+        request,
+        cpus=cpus,
+        psus=request.psus or _psus_found(machine.psus),
+        options={**recognised(request.server, machine), **request.options},
+    )
+
+
+def _psus_found(psus: Sequence[Psu] | None) -> PsuPlan | None:
+    """Supplies that are there and have mains, where all are of one known rating."""
+    live = [psu for psu in psus or () if psu.present is not False and psu.plugged is not False]
+    watts = {psu.watts for psu in live}
+    if len(watts) != 1 or (rating := watts.pop()) is None:
+        return None
+    return PsuPlan(len(live), rating)
+
+
+def recognised(server: Server, machine: Machine) -> dict[str, str]:
+    """Options that the machine's own slot list decides; only where exactly one choice agrees."""
+    if machine.slots is None:
+        return {}
+    widths = {slot.designation: slot.lanes for slot in machine.slots}
+    names = {row.id: row.smbios or (row.id,) for row in server.slots}
+    there = {id for id, designations in names.items() if any(name in widths for name in designations)}
+    lanes = {id: next((widths[name] for name in names[id] if name in widths), None) for id in there}
+    found = {}
+    for key, option in server.options.items():
+        agreeing = [
+            name
+            for name, choice in option.choices.items()
+            if choice.recognise is not None and _agrees(choice.recognise, there, lanes)
+        ]
+        if len(agreeing) == 1:
+            found[key] = agreeing[0]
+    return found
+
+
+def _agrees(recognise: Recognise, there: set[str], lanes: dict[str, int | None]) -> bool:
+    return (
+        not set(recognise.slots_absent) & there
+        and set(recognise.slots_present) <= there
+        and all(lanes.get(id) == width for id, width in recognise.slot_lanes.items())
+    )
+
+
+# --- every model --------------------------------------------------------------------------------
+
+
+def _ranking(asked: Asked, meanings: tuple[tuple[Order, ...], ...], psus: PsuPlan | None, catalog: Catalog) -> Advice:
+    if asked.risers or asked.options:
+        raise UsageError("a riser or option belongs to one model", hint="name the model with --model")
+    orders = meanings[0]
+    servers = [catalog.server(id) for id in sorted(catalog.servers)]
+    requests = [
+        _request(server, asked, orders, psus, None, catalog)
+        for server in servers
+        if asked.cpus is None or 1 <= asked.cpus <= server.sockets.count
+    ]
+    if not requests:
+        raise UsageError("no model in the catalog has so many CPU sockets", input=f"--cpus {asked.cpus}")
+    ranked = rank(requests)
+    best = ranked[0]
+    cards = " + ".join(f"{order.count} × {order.wanted.name}" for order in orders)
+    fitting = [candidate for candidate in ranked if candidate.verdict in ("fits", "fits-with-changes")]
+    headline = (
+        say(
+            "{count} models in the catalog take {cards}; first: {model}.",
+            count=len(fitting),
+            cards=cards,
+            model=best.model,
+        )
+        if fitting
+        else say("No model in the catalog is known to take {cards}.", cards=cards)
+    )
+    return Advice(
+        gpucheck=__version__,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        headline=headline,
+        verdict=best.verdict,
+        exit_code=EXIT_CODES[best.verdict],
+        server=None,
+        model=None,
+        candidates=ranked,
+        request=requests[0].as_stated(),
+        max_count=best.max_count,
+        max_with_changes=best.max_with_changes,
+        capacity=(),
+        placement=(),
+        checks=(),
+        power=None,
+        topology=SlotTopology(slots=(), matrix=()),
+        shopping_list=(),
+        questions=(),
+        conditions=(),
+        alternatives=(),
+    )

@@ -1,0 +1,166 @@
+"""Host or dumps → the probe document, ``gpucheck/probe/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from gpucheck import __version__
+from gpucheck.assemble import assemble, counts
+from gpucheck.catalog import Catalog, load
+from gpucheck.errors import InputError
+from gpucheck.facts import Counts, Expected, Machine, Parts
+from gpucheck.findings import Document, Finding, Unchecked
+from gpucheck.host import Host, LiveHost
+from gpucheck.text import say
+
+NVML_SECONDS = 10.0
+"""How long NVML may take; starting a driver without persistence takes a few seconds per card."""
+
+ProbeVerdict = Literal["ok", "problem", "unknown"]
+EXIT_CODES: dict[ProbeVerdict, int] = {"ok": 0, "problem": 1, "unknown": 3}
+
+
+class Probe(Document):
+    """What is in a machine and what is wrong with it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, populate_by_name=True, serialize_by_alias=True
+    )
+
+    schema_: Literal["gpucheck/probe/1"] = Field(default="gpucheck/probe/1", alias="schema")
+    gpucheck: str
+    time: str
+    headline: str
+    verdict: ProbeVerdict
+    exit_code: int
+    counts: Counts
+    machine: Machine
+    findings: tuple[Finding, ...]
+    unchecked: tuple[Unchecked, ...]
+
+
+def read(host: Host, *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -> tuple[Parts, ...]:
+    """Ask every reader once. NVML answers in a child process while the files are read."""
+    from gpucheck.readers import cpu, driver, kernel_log, nvml, pci, psu, smbios
+
+    waiting = host.ask_nvml(timeout)
+    parts = [reader.read(host) for reader in (pci, smbios, cpu, driver, kernel_log)]
+    parts.append(psu.read(host, ask_ipmi=ask_ipmi))
+    parts.append(nvml.collect(waiting))
+    return tuple(part if part.origin else part.model_copy(update={"origin": host.name}) for part in parts)
+
+
+def gather(sources: Sequence[str], *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -> tuple[Parts, ...]:
+    """Read this machine, or every ``--from`` argument.
+
+    Raises:
+        InputError: a source cannot be read, or holds nothing.
+    """
+    from gpucheck.sources import open_source
+
+    if not sources:
+        return read(LiveHost(), timeout=timeout, ask_ipmi=ask_ipmi)
+    parts: list[Parts] = []
+    for source in sources:
+        opened = open_source(source)
+        parts.extend((opened,) if isinstance(opened, Parts) else read(opened, timeout=timeout))
+    return tuple(parts)
+
+
+def probe(
+    sources: Sequence[str] = (),
+    *,
+    expect_gpus: int | None = None,
+    timeout: float = NVML_SECONDS,
+    ask_ipmi: bool = False,
+    catalog: Catalog | None = None,
+) -> Probe:
+    """Look at a machine and judge it.
+
+    Args:
+        sources: Captures and dumps of one machine; empty for this machine.
+        expect_gpus: How many GPUs there should be.
+        timeout: Seconds that NVML may take.
+        ask_ipmi: Also run ``ipmitool`` for the power supplies (slow, needs root).
+        catalog: The catalog; the built-in one by default.
+
+    Raises:
+        InputError: a source cannot be read, or the sources are of two machines.
+    """
+    catalog = catalog or load()
+    machine = assemble(gather(sources, timeout=timeout, ask_ipmi=ask_ipmi), catalog)
+    expected = Expected(n=expect_gpus, origin="--expect-gpus") if expect_gpus is not None else None
+    return judge(machine, expected, catalog)
+
+
+def judge(machine: Machine, expected: Expected | None, catalog: Catalog) -> Probe:
+    """Facts to document: the rules, the verdict and the headline."""
+    from gpucheck import rules
+
+    counted = counts(machine, expected)
+    server = catalog.server(machine.catalog_model) if machine.catalog_model is not None else None
+    view = rules.View(counts=counted, expected=expected, server=server)
+    findings, unchecked = rules.judge(machine, view)
+    verdict = _verdict(machine, findings)
+    return Probe(
+        gpucheck=__version__,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        headline=_headline(machine, counted, findings, verdict),
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        counts=counted,
+        machine=machine,
+        findings=findings,
+        unchecked=unchecked,
+    )
+
+
+def _verdict(machine: Machine, findings: Sequence[Finding]) -> ProbeVerdict:
+    if any(finding.severity == "error" for finding in findings):
+        return "problem"
+    return "unknown" if machine.gpus is None else "ok"
+
+
+def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], verdict: ProbeVerdict) -> str:
+    errors = [finding for finding in findings if finding.severity == "error"]
+    fields = {"model": model_name(machine), "first": errors[0].message if errors else "", "errors": len(errors)}
+    if verdict == "unknown":
+        return say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", **fields)
+    gpus = machine.gpus or ()
+    names = sorted({gpu.name or gpu.pci_id or "GPU" for gpu in gpus})
+    fields |= {"count": len(gpus), "names": ", ".join(names)}
+    if len(errors) > 1:
+        return say("{model}: {count} GPUs seen, {errors} problems. {first}", **fields)
+    if errors:
+        return say("{model}: {count} GPUs seen, one problem. {first}", **fields)
+    if not gpus:
+        return say("{model}: no GPU.", **fields)
+    if len(gpus) == 1:
+        return say("{model}: one GPU ({names}), no problem found.", **fields)
+    return say("{model}: {count} GPUs ({names}), no problem found.", **fields)
+
+
+def model_name(machine: Machine) -> str:
+    """Name of the machine for people."""
+    system = machine.system
+    if system is None:
+        return say("This machine")
+    name = system.product or system.board
+    if name is None:
+        return system.vendor or say("This machine")
+    return f"{system.vendor} {name}" if system.vendor and not name.startswith(system.vendor) else name
+
+
+def require_model(machine: Machine, name: str) -> str:
+    """The catalog id of a probed machine. InputError when its model is not in the catalog."""
+    if machine.catalog_model is None:
+        raise InputError(
+            say("its model is not in the catalog ({model})", model=model_name(machine)),
+            input=name,
+            hint="name the model with --model",
+        )
+    return machine.catalog_model

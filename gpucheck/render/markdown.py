@@ -1,0 +1,94 @@
+"""Documents as Markdown to paste into a forum or an issue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from gpucheck.text import say
+
+if TYPE_CHECKING:
+    from gpucheck.findings import Finding
+    from gpucheck.fit.report import Advice
+    from gpucheck.probing import Probe
+    from gpucheck.smoke.report import SmokeReport
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def _plain(value: object) -> str:
+    """Text that Markdown shows as it is."""
+    return "?" if value is None else _SPECIAL.sub(r"\\\1", str(value))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return [*lines, *(f"| {' | '.join(_plain(cell) for cell in row)} |" for row in rows), ""]
+
+
+def probe(report: Probe) -> str:
+    """Counts, cards and findings."""
+    counts, machine = report.counts, report.machine
+    expected = counts.expected.n if counts.expected else "-"
+    lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
+    levels = (counts.pci, counts.device_files, counts.nvml, expected)
+    lines += _table(("PCI", "/dev/nvidia\\*", "NVML", "expected"), [levels])
+    if machine.gpus:
+        header = ("address", "card", "slot", "socket", "driver", "link width")
+        rows = [(g.address, g.name or g.pci_id, g.slot, g.socket, g.driver, g.link.width) for g in machine.gpus]
+        lines += _table(header, rows)
+    lines += [line for finding in report.findings for line in _finding(finding)]
+    if machine.gaps:
+        lines += [say("Not read:"), ""]
+        lines += [f"- {_plain(gap.fact)} ({gap.reason}): {_plain(gap.how)}" for gap in machine.gaps]
+    return "\n".join(lines).rstrip()
+
+
+def _finding(finding: Finding) -> list[str]:
+    lines = [f"### {finding.severity}: {finding.code} {finding.name} ({_plain(finding.subject)})", ""]
+    lines += [_plain(finding.message), ""]
+    if finding.evidence:
+        # A fence longer than any run of backticks in the evidence cannot be closed by it.
+        runs = [len(run) for e in finding.evidence for run in re.findall(r"`+", e.text)]
+        fence = "`" * max(3, max(runs, default=0) + 1)
+        lines += [fence, *(f"{e.source}: {e.text}" for e in finding.evidence), fence, ""]
+    lines += [f"{number}. {_plain(step)}" for number, step in enumerate(finding.remedy, 1)]
+    for test in finding.next_test:
+        lines += ["", _plain(test.do), *(f"- {_plain(o.seen)}: {_plain(o.means)}" for o in test.outcomes)]
+    return [*lines, ""]
+
+
+def advice(report: Advice) -> str:
+    """Answer, places, checks, what to order, what to ask."""
+    lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
+    if report.candidates:
+        header = ("model", "verdict", "at most", "how to tell")
+        lines += _table(header, [(c.model, c.verdict, c.max_count, c.tell_apart or "") for c in report.candidates])
+    if report.scenarios:
+        lines += _table(("at most", "if"), [(s.max_count, s.given) for s in report.scenarios])
+    if report.placement:
+        rows = [(p.slot, p.gpu, p.riser or "-", p.socket, f"x{p.lanes}") for p in report.placement]
+        lines += _table(("slot", "card", "riser", "CPU", "lanes"), rows)
+    for title, items in (
+        (say("Checks"), [f"{c.outcome}: {c.topic}: {c.message}" for c in report.checks]),
+        (
+            say("To order"),
+            [f"{i.quantity} × {i.item} {', '.join(i.part_numbers)} ({i.need})" for i in report.shopping_list],
+        ),
+        (say("Only if"), [c.text for c in report.conditions]),
+        (say("Ask the seller"), [f"{q.ask} {q.how}" for q in report.questions]),
+        (say("It would be different"), [f"{a.change}: {a.verdict}, {a.max_count}" for a in report.alternatives]),
+    ):
+        if items:
+            lines += [f"**{title}**", "", *(f"- {_plain(item)}" for item in items), ""]
+    return "\n".join(lines).rstrip()
+
+
+def smoke(report: SmokeReport) -> str:
+    """One line a card, and the findings."""
+    lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
+    rows = [(d.device, d.address, d.used, d.replica_steps, d.examples_per_second) for d in report.devices]
+    lines += _table(("device", "address", "used", "steps", "examples/s"), rows)
+    lines += [line for finding in report.findings for line in _finding(finding)]
+    return "\n".join(lines).rstrip()

@@ -1,0 +1,389 @@
+"""Documents for a terminal, through rich: colours only on a terminal, NO_COLOR and width respected."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gpucheck.text import say
+
+if TYPE_CHECKING:
+    from gpucheck.explain import Explanation
+    from gpucheck.facts import Gpu, Link, Machine
+    from gpucheck.findings import Citation, Finding
+    from gpucheck.fit.report import Advice
+    from gpucheck.probing import Probe
+    from gpucheck.smoke.report import SmokeReport
+
+_SEVERITY = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_OUTCOME = {"pass": "green", "change": "yellow", "fail": "bold red", "unknown": "magenta"}
+_VERDICT = {
+    "ok": "bold green",
+    "fits": "bold green",
+    "pass": "bold green",
+    "fits-with-changes": "bold yellow",
+    "problem": "bold red",
+    "does-not-fit": "bold red",
+    "fail": "bold red",
+}
+_UNKNOWN = "?"
+
+
+def console() -> Console:
+    """Standard output. A pipe gets 100 columns and no colours; COLUMNS decides in both cases."""
+    piped_width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 100
+    return Console(highlight=False, markup=False, emoji=False, width=piped_width)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _in(content: Table | Text, columns: int) -> Padding:
+    """Indented, without blanks to the end of the line."""
+    return Padding(content, (0, 0, 0, columns), expand=False)
+
+
+def _row(table: Table, *cells: object) -> None:
+    table.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in cells))
+
+
+def _shown(value: object) -> str:
+    return _UNKNOWN if value is None else str(value)
+
+
+def _heading(out: Console, text: str) -> None:
+    out.print()
+    out.print(Text(text, style="bold"))
+
+
+def _headline(out: Console, verdict: str, headline: str) -> None:
+    out.print(Text.assemble((verdict, _VERDICT.get(verdict, "bold magenta")), "  ", headline))
+
+
+def _steps(out: Console, steps: Iterable[str], indent: int = 4) -> None:
+    for number, step in enumerate(steps, 1):
+        out.print(_in(_hanging(f"{number}.", step), indent))
+
+
+def _hanging(label: str, text: str, style: str = "") -> Table:
+    """A label and a text that wraps beside it."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label, style="dim"), Text(text, style=style))
+    return grid
+
+
+def _confidence(citations: Iterable[Citation]) -> str:
+    """The weakest source decides how far a statement can be trusted: its kind is shown with it."""
+    from gpucheck.entries import CONFIDENCE_ORDER
+
+    weakest = max(citations, key=lambda source: CONFIDENCE_ORDER[source.confidence], default=None)
+    return "" if weakest is None else f"[{weakest.confidence}]"
+
+
+# --- probe --------------------------------------------------------------------------------------
+
+
+def probe(report: Probe) -> None:
+    """Headline, counts, cards, findings, and what was not read."""
+    out = console()
+    _headline(out, report.verdict, report.headline)
+    _counts(out, report)
+    _machine(out, report.machine)
+    for finding in report.findings:
+        _finding(out, finding)
+    if report.unchecked:
+        names = ", ".join(row.name for row in report.unchecked)
+        _heading(out, say("Not checked, for lack of facts"))
+        out.print(_in(Text(names), 2))
+    if report.machine.gaps:
+        _heading(out, say("Not read"))
+        for gap in report.machine.gaps:
+            out.print(_in(_hanging("-", f"{gap.fact} ({gap.reason}): {gap.how}"), 2))
+
+
+def _counts(out: Console, report: Probe) -> None:
+    counts = report.counts
+    table = _table("PCI", "/dev/nvidia*", "NVML", "TensorFlow", "expected")
+    expected = counts.expected.n if counts.expected is not None else "-"
+    # TensorFlow is counted by the smoke training alone: importing it here would take seconds.
+    tensorflow = say("(smoke)") if counts.tensorflow is None else counts.tensorflow
+    _row(table, counts.pci, counts.device_files, counts.nvml, tensorflow, expected)
+    _heading(out, say("GPUs on each level"))
+    out.print(_in(table, 2))
+
+
+def _machine(out: Console, machine: Machine) -> None:
+    if machine.gpus:
+        table = _table("address", "card", "slot", "socket", "driver", "link")
+        for gpu in machine.gpus:
+            driver = gpu.driver if gpu.driver_read else None
+            name = gpu.name or gpu.pci_id
+            _row(
+                table,
+                gpu.address,
+                name,
+                gpu.slot,
+                gpu.socket,
+                driver or (_UNKNOWN if not gpu.driver_read else "-"),
+                _link(gpu),
+            )
+        _heading(out, say("Cards"))
+        out.print(_in(table, 2))
+        if len(machine.gpus) > 1:
+            _matrix(out, machine.topology.addresses, machine.topology.matrix)
+    table = _table("CPU socket", "populated", "model")
+    for socket in machine.cpu_sockets or ():
+        _row(table, socket.designation, _yes_no(socket.populated), socket.model if socket.populated else "-")
+    if table.row_count:
+        _heading(out, say("CPU sockets"))
+        out.print(_in(table, 2))
+    table = _table("slot", "in use", "lanes", "connector", "gen", "socket", "address")
+    for slot in machine.slots or ():
+        _row(
+            table,
+            slot.designation,
+            _yes_no(slot.in_use),
+            slot.lanes,
+            slot.connector,
+            slot.gen,
+            slot.socket,
+            slot.address or "-",
+        )
+    if table.row_count:
+        _heading(out, say("Slots, as the firmware lists them"))
+        out.print(_in(table, 2))
+    table = _table("power supply", "model", "watts", "present", "mains")
+    for psu in machine.psus or ():
+        _row(table, psu.location, psu.model, psu.watts, _yes_no(psu.present), _yes_no(psu.plugged))
+    if table.row_count:
+        _heading(out, say("Power supplies"))
+        out.print(_in(table, 2))
+
+
+def _yes_no(value: bool | None) -> str:
+    return _UNKNOWN if value is None else "yes" if value else "no"
+
+
+def _link(gpu: Gpu) -> str:
+    link: Link = gpu.link
+    if link.width is None:
+        return _UNKNOWN
+    most = f" of x{link.max_width}" if link.max_width is not None else ""
+    speed = f", {link.speed_gts:g} GT/s" if link.speed_gts is not None else ""
+    return f"x{link.width}{most}{speed}"
+
+
+def _matrix(out: Console, names: Sequence[str], matrix: Sequence[Sequence[str]]) -> None:
+    table = _table("", *names)
+    for name, row in zip(names, matrix, strict=True):
+        _row(table, name, *row)
+    _heading(out, say("Distance between the cards"))
+    out.print(_in(table, 2))
+
+
+def _finding(out: Console, finding: Finding) -> None:
+    out.print()
+    title = Text.assemble(
+        (finding.severity, _SEVERITY[finding.severity]),
+        f" {finding.code} {finding.name}",
+        (f" ({finding.subject})", "dim"),
+    )
+    out.print(title)
+    confidence = "" if finding.confidence == "certain" else f" ({finding.confidence})"
+    out.print(_in(Text(f"{finding.message}{confidence}"), 2))
+    for evidence in finding.evidence:
+        out.print(_in(_hanging(">", f"{evidence.source}: {evidence.text}", "dim"), 2))
+    if finding.remedy:
+        _steps(out, finding.remedy)
+    for test in finding.next_test:
+        out.print(_in(_hanging(say("Test:"), test.do), 2))
+        for outcome in test.outcomes:
+            out.print(_in(_hanging("-", f"{outcome.seen}: {outcome.means}"), 4))
+
+
+# --- advise -------------------------------------------------------------------------------------
+
+
+def advice(report: Advice) -> None:
+    """Headline, scenarios, places, checks, what to order, what to ask."""
+    out = console()
+    _headline(out, report.verdict, report.headline)
+    if report.candidates:
+        _candidates(out, report)
+    if report.scenarios:
+        _heading(out, say("How many go in, by how the machine stands"))
+        for scenario in report.scenarios:
+            out.print(_in(_hanging(f"{scenario.max_count:>2}", scenario.given), 2))
+    if report.placement:
+        table = _table("slot", "card", "riser", "CPU", "lanes", "covers")
+        for place in report.placement:
+            covers = ", ".join(place.covers) or "-"
+            _row(table, place.slot, place.gpu, place.riser or "-", place.socket, f"x{place.lanes}", covers)
+        _heading(out, say("Where the cards go"))
+        out.print(_in(table, 2))
+        if len(report.topology.slots) > 1:
+            _matrix(out, report.topology.slots, report.topology.matrix)
+    if report.shopping_list:
+        _heading(out, say("To order"))
+        for item in report.shopping_list:
+            parts = f" ({', '.join(item.part_numbers)})" if item.part_numbers else ""
+            fitted = say(" - may be fitted already") if item.need == "maybe-fitted" else ""
+            out.print(_in(_hanging(f"{item.quantity} ×", f"{item.item}{parts}{fitted}"), 2))
+            if item.note:
+                out.print(_in(Text(item.note, style="dim"), 6))
+    if report.conditions:
+        _heading(out, say("Only if"))
+        for condition in report.conditions:
+            out.print(_in(_hanging("-", f"{condition.text} {_confidence(condition.sources)}".strip()), 2))
+    if report.questions:
+        _heading(out, say("Ask the seller"))
+        for question in report.questions:
+            out.print(_in(_hanging("?", question.ask), 2))
+            out.print(_in(Text(question.how, style="dim"), 4))
+            out.print(_in(_hanging(say("yes:"), question.if_yes), 4))
+            out.print(_in(_hanging(say("no: "), question.if_no), 4))
+    if report.alternatives:
+        _heading(out, say("It would be different"))
+        for alternative in report.alternatives:
+            parts = f" ({', '.join(alternative.parts)})" if alternative.parts else ""
+            text = say(
+                "{change}{parts}: {verdict}, at most {most}",
+                change=alternative.change,
+                parts=parts,
+                verdict=alternative.verdict,
+                most=alternative.max_count,
+            )
+            out.print(_in(_hanging("-", text), 2))
+    _checks(out, report)
+    if report.capacity:
+        _heading(out, say("Room by class of card (slots alone)"))
+        for row in report.capacity:
+            given = f" ({row.given})" if row.given else ""
+            out.print(_in(_hanging(f"{row.max:>2}", f"{row.class_}{given}"), 2))
+    if report.notes and report.placement:
+        _heading(out, say("Good to know"))
+        for note in report.notes:
+            out.print(_in(_hanging("-", f"{note.text} {_confidence(note.sources)}".strip()), 2))
+    _bibliography(out, report)
+
+
+def _bibliography(out: Console, report: Advice) -> None:
+    """Every document that something above rests on, once."""
+    from gpucheck.entries import CONFIDENCE_ORDER
+
+    groups = [*(c.sources for c in report.checks), *(c.sources for c in report.conditions)]
+    groups += [c.sources for c in report.notes] if report.placement else []
+    groups += [term.sources for term in report.power.terms] if report.power else []
+    cited = dict.fromkeys(source for group in groups for source in group)
+    if cited:
+        _heading(out, say("Sources"))
+    for source in sorted(cited, key=lambda s: (CONFIDENCE_ORDER[s.confidence], s.title)):
+        where = f", {source.where}" if source.where else ""
+        out.print(_in(_hanging(f"{source.confidence:<13}", f"{source.title}{where}"), 2))
+
+
+def _candidates(out: Console, report: Advice) -> None:
+    one_name = report.server is not None
+    _heading(out, say("This name means several products; the rest is about the weakest") if one_name else say("Models"))
+    table = _table("model", "cards", "verdict", "at most")
+    for candidate in report.candidates:
+        verdict = Text(candidate.verdict, style=_VERDICT.get(candidate.verdict, "magenta"))
+        _row(table, candidate.model, " + ".join(candidate.gpus) or "-", verdict, candidate.max_count)
+    out.print(_in(table, 2))
+    if one_name:
+        tell_apart = {candidate.model: candidate.tell_apart for candidate in report.candidates}
+        for model, how in tell_apart.items():
+            if how and len(tell_apart) > 1:
+                out.print(_in(_hanging(f"{model}:", how), 2))
+
+
+def _checks(out: Console, report: Advice) -> None:
+    if not report.checks:
+        return
+    _heading(out, say("Checks"))
+    for check in report.checks:
+        line = Text.assemble((f"{check.outcome:<7}", _OUTCOME[check.outcome]), f" {check.topic}: {check.message} ")
+        line.append(_confidence(check.sources), style="dim")
+        grid = Table.grid()
+        grid.add_column(overflow="fold")
+        grid.add_row(line)
+        out.print(_in(grid, 2))
+    if report.power is not None:
+        _heading(out, say("Load"))
+        for term in report.power.terms:
+            high = _UNKNOWN if term.high_watts is None else term.high_watts
+            watts = f"{term.low_watts} W" if term.low_watts == term.high_watts else f"{term.low_watts} to {high} W"
+            out.print(_in(_hanging(f"{watts:>14}", f"{term.item} {_confidence(term.sources)}"), 2))
+
+
+# --- smoke --------------------------------------------------------------------------------------
+
+
+def smoke(report: SmokeReport) -> None:
+    """Headline, one line a card, numerics, findings."""
+    out = console()
+    _headline(out, report.verdict, report.headline)
+    if report.devices:
+        table = _table("device", "address", "used", "steps", "examples/s")
+        for device in report.devices:
+            speed = None if device.examples_per_second is None else f"{device.examples_per_second:,.0f}"
+            _row(table, device.device, device.address or "-", _yes_no(device.used), device.replica_steps, speed)
+        _heading(out, say("Cards in the training"))
+        out.print(_in(table, 2))
+    if report.numerics is not None:
+        _heading(out, say("Against the training on one device"))
+        text = say(
+            "Parameters differ by at most {difference} (allowed {tolerance}), replicas among themselves by {spread}.",
+            difference=_shown(report.numerics.max_param_difference),
+            tolerance=report.numerics.tolerance,
+            spread=_shown(report.numerics.replica_spread),
+        )
+        out.print(_in(Text(text), 2))
+    for finding in report.findings:
+        _finding(out, finding)
+
+
+# --- explain and catalog ------------------------------------------------------------------------
+
+
+def explanation(found: Explanation) -> None:
+    """A finding's documentation."""
+    out = console()
+    out.print(Text.assemble((f"{found.code} {found.name}", "bold")))
+    out.print(Text(found.summary))
+    for heading, body in found.sections.items():
+        _heading(out, heading)
+        out.print(_in(Text(body), 2))
+
+
+def names(servers: Sequence[dict[str, Any]], cards: Sequence[dict[str, Any]]) -> None:
+    """Ids and the names they answer to."""
+    out = console()
+    for title, rows in ((say("Servers"), servers), (say("Cards"), cards)):
+        _heading(out, title)
+        table = _table("id", "names")
+        for row in rows:
+            _row(table, row["id"], ", ".join(dict.fromkeys(row["names"])))
+        out.print(_in(table, 2))
+
+
+def entries(documents: Sequence[dict[str, Any]]) -> None:
+    """Catalog entries, as they stand."""
+    import json
+
+    out = console()
+    for document in documents:
+        out.print(Text(json.dumps(document, indent=2, ensure_ascii=False)))

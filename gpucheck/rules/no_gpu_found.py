@@ -1,0 +1,72 @@
+"""No GPU on any level that could be looked at.
+
+What it means
+The PCI bus was looked through and holds no GPU, and NVML shows none either.
+
+How we know
+No function on PCI is a display controller or accelerator of a card; what the board's management
+chip, the hypervisor or the processor itself brings for a monitor does not count, and is listed.
+
+Why it matters
+A host without a card is no fault. If a card is in it, it is not even on the bus, and no driver can
+change that.
+
+What to do
+If a card is fitted: check its power leads, its seat, the riser, and whether its slot belongs to a
+populated CPU socket. Tell how many cards there should be (--expect-gpus) and the missing ones
+become an error.
+
+When it is wrong
+Integrated GPUs of some boards (Tegra) and WSL 2 have no PCI function. A container may hide the bus.
+
+Sources
+https://github.com/truenas/middleware/pull/7743 (classes that count)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpucheck.facts import Machine
+from gpucheck.findings import Evidence, Finding, finding
+from gpucheck.rules import View
+from gpucheck.rules._shared import pci_source
+from gpucheck.text import say
+
+NEEDS: tuple[str, ...] = ("gpus", "pci")
+
+DISPLAY_CONTROLLER = 0x03
+
+
+def check(machine: Machine, view: View) -> Iterator[Finding]:
+    """At most one finding, for the machine."""
+    counts = view.counts
+    if machine.gpus or counts.nvml or counts.tensorflow:
+        return
+    displays = [f for f in machine.pci or () if f.class_id >> 16 == DISPLAY_CONTROLLER]
+    if displays:
+        message = say(
+            "No GPU was found; the display adapters of the board do not count: {displays}.",
+            displays=", ".join(f"{function.pci_id} ({function.address})" for function in displays),
+        )
+    else:
+        message = say("No GPU was found.")
+    yield finding(
+        "no-gpu-found",
+        "info",
+        "machine",
+        message,
+        evidence=tuple(
+            Evidence(
+                source=pci_source(function.address),
+                text=say("{pci_id}, class {code:06x}", pci_id=function.pci_id, code=function.class_id),
+            )
+            for function in displays
+        ),
+        remedy=(
+            say(
+                "If a card is fitted, check its power leads, its seat and riser, and whether its slot belongs to a "
+                "populated CPU socket."
+            ),
+        ),
+    )

@@ -1,0 +1,695 @@
+"""From what the worker and NVML saw to a verdict. Pure.
+
+A card passes by what was counted on it. What could not be counted is named as unknown and never
+counts in its favour.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any, Literal, Protocol
+
+from gpucheck.facts import pci_address
+from gpucheck.findings import Evidence, Finding, finding
+from gpucheck.smoke.plan import Card, Train
+from gpucheck.smoke.report import (
+    DeviceEvidence,
+    Numerics,
+    NvmlEvidence,
+    Scaling,
+    SmokeDevice,
+    TensorFlowBuild,
+    Verdict,
+)
+from gpucheck.text import plural, say
+
+TOLERANCE = 1e-5
+"""Rounding of float32 leaves below 1e-6, any fault of weighting or reduction above 1e-2."""
+LEAST_CHANGE = 100 * TOLERANCE
+LEAST_GROWTH_BYTES = 32 << 20
+"""A CUDA context alone takes more."""
+MOST_LEFT_BYTES = 64 << 20
+SLOW = 0.85
+"""Share of the median speed of equal cards under which one of them is slow."""
+
+_CREATED = re.compile(r"Created device \S*device:(GPU:\d+) .*pci bus id: ([0-9a-fA-F:.]+)")
+_BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
+_TELLING = re.compile(
+    r"dlopen|cuda drivers|cuInit|CUDA_ERROR|failed call|Skipping registering|compute capability"
+    r"|Ignoring visible gpu|not built with|NCCL|Could not find|Error|error|Xid",
+)
+
+
+class Sample(Protocol):
+    """What NVML said of one card at one moment. None: not counted."""
+
+    @property
+    def address(self) -> str | None: ...
+    @property
+    def memory_used_bytes(self) -> int | None: ...
+    @property
+    def utilization_percent(self) -> int | None: ...
+    @property
+    def energy_joules(self) -> float | None: ...
+    @property
+    def pids(self) -> tuple[int, ...] | None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the worker ended and what it said until then.
+
+    Attributes:
+        ending: ``done``; ``failed`` by an exception that it reported; ``died`` without a word;
+            ``stuck`` when heartbeats stopped; ``late`` when the whole time was used up.
+        returncode: As subprocess gives it: negative for a signal; None when it could not be ended.
+        limit_seconds: The limit that was broken, for ``stuck`` and ``late``.
+        left_behind: It, or a process that it started, could not be ended or outlived it.
+    """
+
+    ending: Literal["done", "failed", "died", "stuck", "late"] = "died"
+    pid: int = 0
+    returncode: int | None = None
+    phase: str = "start"
+    device: str | None = None
+    step: int | None = None
+    build: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    failure: dict[str, Any] | None = None
+    stderr: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    limit_seconds: float | None = None
+    left_behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Everything of the report that follows from the evidence."""
+
+    verdict: Verdict
+    headline: str
+    proves_gpu: bool = False
+    devices: tuple[SmokeDevice, ...] = ()
+    numerics: Numerics | None = None
+    scaling: Scaling | None = None
+    findings: tuple[Finding, ...] = ()
+    tensorflow: TensorFlowBuild | None = None
+    global_batch: int | None = None
+
+
+def judge(plan: Train, outcome: Outcome, samples: Sequence[Sample] | None, expect_gpus: int | None = None) -> Judgement:
+    """Weigh a training.
+
+    Args:
+        plan: What was to be trained, and which cards should take part.
+        outcome: What the worker said.
+        samples: What the NVML watch saw, oldest first; None where there was no watch.
+        expect_gpus: Number of GPUs that must have taken part.
+    """
+    build = None
+    if outcome.build is not None:
+        build = TensorFlowBuild(
+            **{
+                **outcome.build,
+                "compute_capabilities": tuple(outcome.build.get("compute_capabilities") or ()),
+            }
+        )
+    if outcome.ending != "done" or outcome.result is None:
+        return _not_done(plan, outcome, samples, build)
+    if not outcome.result["devices"]:
+        return _no_devices(plan, outcome, build)
+    return _weigh(plan, outcome, outcome.result, samples, expect_gpus, build)
+
+
+# --- a training that came to its end --------------------------------------------------------------
+
+
+def _weigh(
+    plan: Train,
+    outcome: Outcome,
+    result: Mapping[str, Any],
+    samples: Sequence[Sample] | None,
+    expect_gpus: int | None,
+    build: TensorFlowBuild | None,
+) -> Judgement:
+    on_gpu = plan.job.kind == "gpu"
+    findings = list(plan.findings)
+    replicas: dict[str, dict[str, Any]] = {replica["device"]: replica for replica in result["replicas"]}
+    addresses = _addresses(result["devices"], outcome.stderr)
+    devices: list[SmokeDevice] = []
+    unproven: list[SmokeDevice] = []
+    for entry in result["devices"]:
+        replica = replicas.get(entry["device"], {})
+        address = addresses.get(entry["device"])
+        nvml = _nvml_evidence(address, samples or (), outcome.pid) if on_gpu else None
+        doubts = _doubts(plan, entry["device"], replica, nvml)
+        unknown = _unknown(address, replica, nvml) if on_gpu else ()
+        device = SmokeDevice(
+            device=entry["device"],
+            address=address,
+            name=entry.get("name"),
+            used=not doubts,
+            replica_steps=replica.get("steps", 0),
+            examples_per_second=entry.get("alone_per_second"),
+            evidence=DeviceEvidence(
+                replica=list(replicas).index(entry["device"]) if replica else None,
+                samples=replica.get("samples"),
+                variables_on=replica.get("variables_on"),
+                inputs_on=replica.get("inputs_on"),
+                computed_on=replica.get("computed_on") or None,
+                param_difference=replica.get("difference"),
+                alone_difference=entry.get("alone_difference"),
+                peak_bytes=entry.get("peak_bytes"),
+                nvml=nvml,
+                unknown=unknown,
+            ),
+        )
+        devices.append(device)
+        if doubts:
+            findings.append(_unused(_called(device), doubts))
+        elif nvml is not None and not (nvml.process_seen or nvml.memory_growth_bytes):
+            unproven.append(device)
+
+    findings += _missing(plan, {device.address for device in devices}, build)
+    devices += [_not_listed(card) for card in _absent(plan, devices)]
+    numerics = Numerics(
+        max_param_difference=result["max_param_difference"],
+        replica_spread=result["replica_spread"],
+        tolerance=TOLERANCE,
+        max_param_change=result["max_param_change"],
+        loss=tuple(result["loss"]),
+    )
+    findings += _numeric_findings(numerics, devices)
+    scaling = _scaling(result, devices)
+    if on_gpu:
+        findings += _slow(devices)
+    findings += _aftermath(outcome, samples or ())
+    used = sum(device.used for device in devices)
+    failed = any(item.severity == "error" for item in findings)
+    if on_gpu and expect_gpus is not None and used < expect_gpus and not failed:
+        failed = True
+        findings.append(
+            finding(
+                "gpu-count-mismatch",
+                "error",
+                "machine",
+                say("{used} GPUs took part and {expected} are expected.", used=used, expected=expect_gpus),
+            )
+        )
+    verdict: Verdict = "fail" if failed else "not-run" if unproven else "pass"
+    return Judgement(
+        verdict=verdict,
+        headline=_headline(verdict, on_gpu, used, len(result["devices"]), unproven, scaling),
+        proves_gpu=on_gpu and verdict == "pass",
+        devices=tuple(devices),
+        numerics=numerics,
+        scaling=scaling,
+        findings=tuple(findings),
+        tensorflow=build,
+        global_batch=result["global_batch"],
+    )
+
+
+def _headline(
+    verdict: Verdict,
+    on_gpu: bool,
+    used: int,
+    listed: int,
+    unproven: Sequence[SmokeDevice],
+    scaling: Scaling | None,
+) -> str:
+    if not on_gpu:
+        if verdict == "pass":
+            return say(
+                "Training on {n} logical CPU devices is exact; it proves no GPU.",
+                n=used,
+            )
+        return say("Training on {n} logical CPU devices failed; no GPU was involved.", n=listed)
+    if verdict == "pass":
+        share = 100 * scaling.efficiency if scaling else 0.0
+        return plural(
+            used,
+            say("The GPU trained, and the result is exact."),
+            say(
+                "All {n} GPUs trained together at {share:.0f} % of their added speed, and the result is exact.",
+                n=used,
+                share=share,
+            ),
+        )
+    if verdict == "not-run":
+        return say(
+            "The training is exact, but NVML could not confirm {n} of {listed} GPUs.",
+            n=len(unproven),
+            listed=listed,
+        )
+    return say(
+        "The training failed: {used} of {listed} GPUs that TensorFlow lists did their part.",
+        used=used,
+        listed=listed,
+    )
+
+
+def _addresses(devices: Iterable[Mapping[str, Any]], stderr: Iterable[str]) -> dict[str, str]:
+    """PCI address of each TensorFlow device: from its description, else from the log line that
+    TensorFlow writes when it makes the device."""
+    found: dict[str, str] = {}
+    texts = [(match[1], match[2]) for line in stderr if (match := _CREATED.search(line))]
+    for device in devices:
+        if match := _BUS_ID.search(device.get("description") or ""):
+            texts.append((device["device"], match[1]))
+    for device_name, text in texts:
+        if address := pci_address(text):
+            found[device_name] = address
+    return found
+
+
+def _doubts(plan: Train, device: str, replica: Mapping[str, Any], nvml: NvmlEvidence | None) -> tuple[Evidence, ...]:
+    """Everything that speaks against the device having done its part."""
+    steps, samples = replica.get("steps", 0), replica.get("samples", 0)
+    found = []
+    if steps < plan.job.steps:
+        found.append(("training", say("{n} of {steps} steps ran on it", n=steps, steps=plan.job.steps)))
+    if not samples:
+        found.append(("training", say("it got no samples")))
+    for what in ("variables_on", "inputs_on"):
+        if replica.get(what, device) != device:
+            found.append((what, say("{other} instead of {device}", other=replica[what], device=device)))
+    if strays := {other: count for other, count in (replica.get("computed_on") or {}).items() if other != device}:
+        found.append(("placement", ", ".join(f"{other}: {count}" for other, count in strays.items())))
+    if nvml is not None:
+        grown = nvml.memory_growth_bytes
+        if grown is not None and grown < LEAST_GROWTH_BYTES:
+            found.append(("NVML memory", say("grew by {n} bytes during the training", n=grown)))
+        if nvml.busy_percent == 0:
+            found.append(("NVML utilisation", say("0 % in every sample")))
+    return tuple(Evidence(source=source, text=text) for source, text in found)
+
+
+def _nvml_evidence(address: str | None, samples: Sequence[Sample], pid: int) -> NvmlEvidence:
+    """Reduce the samples of one card. The first is from before the training, the last from after."""
+    own = [sample for sample in samples if address is not None and sample.address == address]
+    memory = [sample.memory_used_bytes for sample in own if sample.memory_used_bytes is not None]
+    busy = [sample.utilization_percent for sample in own if sample.utilization_percent is not None]
+    energy = [sample.energy_joules for sample in own if sample.energy_joules is not None]
+    pids = [sample.pids for sample in own if sample.pids is not None]
+    return NvmlEvidence(
+        # A list without our number shows nothing: a container's numbers are not the host's.
+        process_seen=True if any(pid in seen for seen in pids) else None,
+        memory_growth_bytes=max(memory) - memory[0] if len(memory) > 2 else None,
+        memory_left_bytes=memory[-1] - memory[0] if len(memory) > 2 else None,
+        busy_percent=max(busy) if len(busy) > 2 else None,
+        energy_joules=energy[-1] - energy[0] if len(energy) > 1 else None,
+    )
+
+
+def _unknown(address: str | None, replica: Mapping[str, Any], nvml: NvmlEvidence | None) -> tuple[str, ...]:
+    names = []
+    if address is None:
+        names.append("address")
+    if not replica.get("computed_on"):
+        names.append("computed_on")
+    if nvml is not None:
+        names += [f"nvml.{key}" for key, value in nvml if value is None]
+    return tuple(names)
+
+
+def _called(device: SmokeDevice) -> str:
+    return device.address or device.device or "machine"
+
+
+def _unused(subject: str, doubts: tuple[Evidence, ...]) -> Finding:
+    return finding(
+        "gpu-unused-in-training",
+        "error",
+        subject,
+        say("The device {subject} did not do its part of the training.", subject=subject),
+        evidence=doubts,
+        remedy=(say("Train on this card alone (CUDA_VISIBLE_DEVICES) and compare."),),
+    )
+
+
+def _absent(plan: Train, devices: Iterable[SmokeDevice]) -> list[Card]:
+    seen = {device.address for device in devices}
+    return [card for card in (*plan.cards, *plan.left_out) if card.address not in seen]
+
+
+def _not_listed(card: Card) -> SmokeDevice:
+    return SmokeDevice(
+        device=None,
+        address=card.address,
+        name=card.name,
+        used=False,
+        replica_steps=None,
+        examples_per_second=None,
+        evidence=DeviceEvidence(),
+    )
+
+
+def _missing(plan: Train, seen: set[str | None], build: TensorFlowBuild | None) -> list[Finding]:
+    """Cards that should have trained and that TensorFlow did not list."""
+    if None in seen:
+        # A device without an address may be any card: its own evidence says that it is unproven.
+        return []
+    vendor = "amd" if build and build.rocm else "nvidia"
+    found = []
+    for card in plan.cards:
+        if card.address in seen:
+            continue
+        drives = card.vendor == vendor
+        found.append(
+            finding(
+                "gpu-unused-in-training",
+                "error" if drives else "info",
+                card.address,
+                say("The card at {address} is on PCI, but TensorFlow does not list it.", address=card.address)
+                if drives
+                else say(
+                    "The card at {address} took no part: this TensorFlow drives cards of another maker.",
+                    address=card.address,
+                ),
+                remedy=(say("Run gpucheck probe: it shows on which level the card is lost."),) if drives else (),
+            )
+        )
+    return found
+
+
+def _aftermath(outcome: Outcome, samples: Sequence[Sample]) -> list[Finding]:
+    """What the training left on the machine."""
+    found = []
+    for address in sorted({sample.address for sample in samples if sample.address is not None}):
+        left = _nvml_evidence(address, samples, outcome.pid).memory_left_bytes
+        if left is not None and left > MOST_LEFT_BYTES:
+            found.append(
+                finding(
+                    "memory-not-released",
+                    "error",
+                    address,
+                    say(
+                        "{mib} MiB more are in use on {address} after the training than before.",
+                        mib=left >> 20,
+                        address=address,
+                    ),
+                    evidence=(Evidence(source="NVML memory", text=f"{left} bytes"),),
+                    remedy=(say("Look for processes that hold the card (nvidia-smi); a reset frees the rest."),),
+                )
+            )
+    last = {sample.address: sample.pids or () for sample in samples}
+    holders = tuple(
+        Evidence(source="NVML processes", text=f"{address}: {outcome.pid}")
+        for address, pids in last.items()
+        if outcome.pid in pids
+    )
+    if outcome.left_behind or holders:
+        found.append(
+            finding(
+                "process-left-behind",
+                "error",
+                "machine",
+                say("A process of the training outlived it (process group {pid}).", pid=outcome.pid),
+                evidence=holders,
+                remedy=(say("What SIGKILL does not end hangs in the driver: only a reboot frees the card."),),
+            )
+        )
+    return found
+
+
+def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> list[Finding]:
+    found = []
+    wrong_alone = [
+        device
+        for device in devices
+        if device.device is not None and not _within(device.evidence.alone_difference, TOLERANCE)
+    ]
+    for device in wrong_alone:
+        found.append(
+            finding(
+                "gradient-mismatch",
+                "error",
+                _called(device),
+                say(
+                    "The device {subject} computes another result than the CPU, even by itself.",
+                    subject=_called(device),
+                ),
+                evidence=(_number("difference after one update", device.evidence.alone_difference),),
+                remedy=(say("Test the card in another slot; check memory errors, heat and power."),),
+            )
+        )
+    if not _within(numerics.max_param_difference, numerics.tolerance) and not wrong_alone:
+        found.append(
+            finding(
+                "gradient-mismatch",
+                "error",
+                "machine",
+                say("The training differs from the single-device training of the same batches."),
+                evidence=(
+                    _number("largest difference of a parameter", numerics.max_param_difference),
+                    _number("tolerance", numerics.tolerance),
+                ),
+                remedy=(say("Each device is right by itself: look at the way between them (NCCL_P2P_DISABLE=1)."),),
+            )
+        )
+    if numerics.replica_spread != 0:
+        found.append(
+            finding(
+                "replica-diverged",
+                "error",
+                _called(max(devices, key=lambda device: device.evidence.param_difference or 0.0)),
+                say("The replicas ended with different parameters."),
+                evidence=(_number("largest difference between replicas", numerics.replica_spread),),
+                remedy=(say("Look at the way between the cards: set NCCL_P2P_DISABLE=1 and compare."),),
+            )
+        )
+    if numerics.max_param_change is not None and numerics.max_param_change < LEAST_CHANGE:
+        found.append(
+            finding(
+                "gradient-mismatch",
+                "error",
+                "machine",
+                say("The parameters hardly moved, so that their agreement proves nothing."),
+                evidence=(_number("largest change of a parameter", numerics.max_param_change),),
+            )
+        )
+    return found
+
+
+def _within(value: float | None, limit: float) -> bool:
+    return value is not None and value <= limit
+
+
+def _number(source: str, value: float | None) -> Evidence:
+    return Evidence(source=source, text="not a number" if value is None else f"{value:.3g}")
+
+
+def _scaling(result: Mapping[str, Any], devices: Sequence[SmokeDevice]) -> Scaling | None:
+    speeds = {_called(device): device.examples_per_second for device in devices if device.examples_per_second}
+    single = [speed for speed in speeds.values() if speed]
+    if not single:
+        return None
+    return Scaling(
+        single=fmean(single),
+        all=result["together_per_second"],
+        efficiency=result["together_per_second"] / sum(single),
+        slowest=min(speeds, key=lambda subject: speeds[subject] or 0.0),
+    )
+
+
+def _slow(devices: Sequence[SmokeDevice]) -> list[Finding]:
+    """Cards that are slower than others of the same name."""
+    found = []
+    for name in sorted({device.name for device in devices if device.name}):
+        twins = [device for device in devices if device.name == name and device.examples_per_second]
+        if len(twins) < 2:
+            continue
+        # The better half: with two cards the median would be half-way to the slow one.
+        usual = median(sorted(device.examples_per_second or 0.0 for device in twins)[len(twins) // 2 :])
+        for device in twins:
+            speed = device.examples_per_second or 0.0
+            if speed < SLOW * usual:
+                found.append(
+                    finding(
+                        "gpu-slower-than-peers",
+                        "warning",
+                        _called(device),
+                        say(
+                            "The card at {subject} reaches {share:.0f} % of the speed of its twins.",
+                            subject=_called(device),
+                            share=100 * speed / usual,
+                        ),
+                        evidence=(
+                            Evidence(source="speed alone", text=f"{speed:.0f} samples/s"),
+                            Evidence(source="speed of its twins", text=f"{usual:.0f} samples/s"),
+                        ),
+                        remedy=(say("Look at temperature, power limit and link width of this card under load."),),
+                    )
+                )
+    return found
+
+
+# --- a training that did not ----------------------------------------------------------------------
+
+
+def _no_devices(plan: Train, outcome: Outcome, build: TensorFlowBuild | None) -> Judgement:
+    """TensorFlow started and listed no GPU."""
+    devices = tuple(_not_listed(card) for card in _absent(plan, ()))
+    if build is not None and not build.cuda and not build.rocm:
+        name = "tensorflow-cpu-only-build"
+        message = say(
+            "TensorFlow {version} was built without GPU support, so it can use none of the cards.",
+            version=build.version,
+        )
+        remedy = say('Install a TensorFlow with GPU support: pip install "tensorflow[and-cuda]".')
+    else:
+        name = "tensorflow-sees-no-gpu"
+        message = say("TensorFlow lists no GPU.")
+        remedy = say("Run gpucheck probe: driver, library or visibility keep the cards from it.")
+    known = bool(plan.cards)
+    if known and name == "tensorflow-sees-no-gpu":
+        message = plural(
+            len(plan.cards),
+            say("A card is on PCI, but TensorFlow lists no GPU."),
+            say("{n} cards are on PCI, but TensorFlow lists no GPU.", n=len(plan.cards)),
+        )
+    return Judgement(
+        # Where PCI could not be read, no card may be there at all.
+        verdict="fail" if known else "not-run",
+        headline=message,
+        devices=devices,
+        findings=(
+            *plan.findings,
+            finding(name, "error", "machine", message, evidence=_telling(outcome.stderr), remedy=(remedy,)),
+        ),
+        tensorflow=build,
+    )
+
+
+def _not_done(
+    plan: Train, outcome: Outcome, samples: Sequence[Sample] | None, build: TensorFlowBuild | None
+) -> Judgement:
+    found = list(plan.findings)
+    failure = outcome.failure or {}
+    verdict: Verdict = "fail"
+    if failure.get("module") == "tensorflow":
+        verdict = "not-run"
+        problem = finding(
+            "tensorflow-missing",
+            "error",
+            "machine",
+            say("TensorFlow is not installed for this Python, so nothing was trained."),
+            evidence=(Evidence(source="import tensorflow", text=failure["message"]),),
+            remedy=(say('Install it: pip install "gpucheck-server[smoke]" (with GPUs: [cuda]).'),),
+        )
+    elif outcome.ending in ("stuck", "late"):
+        problem = finding(
+            "smoke-timeout",
+            "error",
+            _subject(outcome),
+            say(
+                "The training made no progress for {limit:g} s {where}.",
+                limit=outcome.limit_seconds,
+                where=_where(outcome),
+            )
+            if outcome.ending == "stuck"
+            else say(
+                "The training was not done within {limit:g} s; it was {where}.",
+                limit=outcome.limit_seconds,
+                where=_where(outcome),
+            ),
+            evidence=_telling(outcome.stderr),
+            remedy=_after_hang(outcome),
+        )
+    else:
+        # Before the first device is touched no card has been judged.
+        verdict = "not-run" if outcome.phase in ("start", "import") else "fail"
+        problem = finding(
+            "smoke-worker-died",
+            "error",
+            _subject(outcome),
+            _death(outcome),
+            evidence=_telling(outcome.stderr),
+            remedy=(say("Run gpucheck probe, and read the kernel log of that moment."),),
+        )
+    found.append(problem)
+    found += _aftermath(outcome, samples or ())
+    return Judgement(
+        verdict=verdict,
+        headline=problem.message,
+        devices=tuple(_not_listed(card) for card in _absent(plan, ())),
+        findings=tuple(found),
+        tensorflow=build,
+    )
+
+
+def _subject(outcome: Outcome) -> str:
+    """The device that was at work alone, by its address where the log names it."""
+    if outcome.phase != "alone" or outcome.device is None:
+        return "machine"
+    return _addresses((), outcome.stderr).get(outcome.device, outcome.device)
+
+
+def _where(outcome: Outcome) -> str:
+    match outcome.phase:
+        case "start" | "import":
+            return say("while TensorFlow was loaded")
+        case "devices":
+            return say("while TensorFlow looked for devices")
+        case "alone":
+            return say("while {device} ran by itself", device=outcome.device)
+        case "train":
+            return say("in step {step} of the training", step=outcome.step)
+        case "compare":
+            return say("in the single-device training")
+        case _:
+            return say("while the speed of all devices was measured")
+
+
+def _death(outcome: Outcome) -> str:
+    where = _where(outcome)
+    if outcome.failure is not None:
+        return say(
+            "The training process failed {where}: {kind}: {message}",
+            where=where,
+            kind=outcome.failure["kind"],
+            message=_gist(outcome.failure["message"]),
+        )
+    if outcome.returncode is not None and outcome.returncode < 0:
+        try:
+            name = signal.Signals(-outcome.returncode).name
+        except ValueError:
+            name = str(-outcome.returncode)
+        return say("The training process was ended by {name} {where}.", name=name, where=where)
+    return say("The training process ended with code {code} {where}.", code=outcome.returncode, where=where)
+
+
+def _gist(message: str) -> str:
+    """The line that says what is wrong. TensorFlow puts a traceback in front of it, and behind it
+    the node in double brackets; of several faults the first is ``(0)``."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith("(0) "):
+            return line.removeprefix("(0) ").strip()
+    for line, following in itertools.pairwise(lines):
+        if following.startswith("[[{{node"):
+            return line
+    return lines[0] if lines else say("no message")
+
+
+def _after_hang(outcome: Outcome) -> tuple[str, ...]:
+    if outcome.phase in ("train", "together"):
+        return (
+            say("Each device ran by itself: set NCCL_P2P_DISABLE=1 and compare; if that helps, look at"
+                " IOMMU and ACS."),
+            say("A larger --timeout helps only a slow first start."),
+        )  # fmt: skip
+    return (say("Run gpucheck probe, and read the kernel log; a larger --timeout helps a slow first start."),)
+
+
+def _telling(stderr: Sequence[str]) -> tuple[Evidence, ...]:
+    """The lines of the log that speak of a GPU or an error, else its last lines."""
+    lines = [line for line in stderr if line.strip()]
+    chosen = [line for line in lines if _TELLING.search(line)][-5:] or lines[-3:]
+    return tuple(Evidence(source="standard error of the training", text=line) for line in chosen)

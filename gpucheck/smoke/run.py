@@ -1,0 +1,318 @@
+"""The parent: starts the worker, watches it, ends it, and has the evidence weighed.
+
+TensorFlow ignores SIGTERM in some states and can hang in a driver for good, so it never runs in
+this process: it has a session of its own, heartbeats and a deadline, and ends by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import gpucheck
+from gpucheck.findings import in_order
+from gpucheck.host import end_group
+from gpucheck.smoke import plan as planning
+from gpucheck.smoke.evidence import Judgement, Outcome, Sample, judge
+from gpucheck.smoke.job import Job
+from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
+from gpucheck.smoke.report import EXIT_CODES, SmokeReport
+
+if TYPE_CHECKING:
+    from gpucheck.facts import Machine
+
+Progress = Callable[[int, int, str], None]
+"""Called with step, steps and phase: ``import``, ``devices``, ``alone``, ``train``, ``compare``,
+``together``."""
+
+STEPS = 10
+TIMEOUT = 300.0
+QUIET_SECONDS = 60.0
+POLL_SECONDS = 5.0
+END_SECONDS = 5.0
+SETTLE_SECONDS = 1.0
+"""The driver takes a moment to free what an ended process held."""
+STDERR_LINES = 4000
+
+# The worker's folder is not put on the module path: its neighbours would shadow other modules.
+_START = "import sys; sys.path.append(sys.argv.pop()); from gpucheck.smoke.worker import main; main()"
+WORKER = (sys.executable, "-P", "-c", _START)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that a worker may take.
+
+    Attributes:
+        total: From start to end.
+        quiet: Between two messages, once the first step is done. Before that only ``total`` counts:
+            the first use of a card may compile its kernels for minutes.
+    """
+
+    total: float = TIMEOUT
+    quiet: float = QUIET_SECONDS
+
+
+def smoke(
+    request: DeviceRequest,
+    machine: Machine | None,
+    *,
+    steps: int = STEPS,
+    timeout: float = TIMEOUT,
+    if_busy: Literal["fail", "skip", "wait"] = "fail",
+    expect_gpus: int | None = None,
+    global_batch: int | None = None,
+    progress: Progress | None = None,
+    look_again: Callable[[], Machine] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> SmokeReport:
+    """Train data-parallel on every device and report what it proves.
+
+    Args:
+        request: The devices that were asked for.
+        machine: What a probe read; only ``gpus`` is used. None, or ``gpus`` None: not known.
+        steps: Training steps, at least one.
+        timeout: Seconds for the training (and, with ``wait``, once more for the cards to get free).
+        if_busy: What to do about cards that run somebody else's processes.
+        expect_gpus: Fewer GPUs that did their part than this is a failure.
+        global_batch: Samples per step over all devices; by default 16 for each.
+        progress: Called from this thread at every message of the worker.
+        look_again: Reads the machine once more, for ``wait``.
+        environ: Environment of the worker, by default that of this process.
+
+    Raises:
+        UsageError: The request contradicts itself.
+    """
+    environ = os.environ if environ is None else environ
+
+    def decide() -> Train | DoNotTrain:
+        return planning.decide(
+            request,
+            planning.cards_of(machine) if machine is not None else None,
+            environ=environ,
+            steps=steps,
+            global_batch=global_batch,
+            expect_gpus=expect_gpus,
+            if_busy=if_busy,
+        )
+
+    plan = decide()
+    give_up = time.monotonic() + timeout
+    while (
+        if_busy == "wait"
+        and look_again is not None
+        and isinstance(plan, DoNotTrain)
+        and any(item.name == "gpu-busy" for item in plan.findings)
+        and time.monotonic() < give_up
+    ):
+        if progress is not None:
+            progress(0, steps, "wait")
+        time.sleep(POLL_SECONDS)
+        machine = look_again()
+        plan = decide()
+    if isinstance(plan, DoNotTrain):
+        return _report(Judgement(plan.verdict, plan.headline, findings=plan.findings))
+    stop_watch = _watch() if plan.job.kind == "gpu" else None
+    samples: Sequence[Sample] | None = None
+    try:
+        outcome = train(
+            plan.job,
+            environ={**environ, **dict(plan.environment)},
+            limits=Limits(timeout, min(timeout, QUIET_SECONDS)),
+            progress=progress,
+        )
+    finally:
+        if stop_watch is not None:
+            samples = stop_watch()
+    return _report(judge(plan, outcome, samples, expect_gpus), steps, outcome.seconds)
+
+
+def _watch() -> Callable[[], Sequence[Sample]]:
+    """Start to sample all cards; the function returned waits for them to settle and stops."""
+    from gpucheck.readers.nvml_watch import Watch
+
+    watch = Watch()
+    watch.start()
+    watch.wait_ready(timeout=10)
+
+    def stop() -> Sequence[Sample]:
+        time.sleep(SETTLE_SECONDS)
+        return watch.stop(timeout=2)
+
+    return stop
+
+
+def _report(judgement: Judgement, steps: int | None = None, seconds: float | None = None) -> SmokeReport:
+    return SmokeReport(
+        gpucheck=gpucheck.__version__,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        headline=judgement.headline,
+        verdict=judgement.verdict,
+        exit_code=EXIT_CODES[judgement.verdict],
+        proves_gpu=judgement.proves_gpu,
+        devices=judgement.devices,
+        numerics=judgement.numerics,
+        scaling=judgement.scaling,
+        findings=in_order(list(judgement.findings)),
+        tensorflow=judgement.tensorflow,
+        steps=steps,
+        global_batch=judgement.global_batch,
+        seconds=None if seconds is None else round(seconds, 3),
+    )
+
+
+# --- the worker -----------------------------------------------------------------------------------
+
+
+def train(
+    job: Job,
+    *,
+    environ: Mapping[str, str],
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+    command: Sequence[str] = WORKER,
+) -> Outcome:
+    """Have a worker do a job. Never raises for what the worker does, and never waits for it longer
+    than its limits and a second."""
+    limits = limits or Limits()
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [
+            *command,
+            replace(job, give_up_seconds=limits.total + END_SECONDS).to_json(),
+            str(Path(gpucheck.__file__).parent.parent),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(job, environ),
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    stderr: deque[str] = deque(maxlen=STDERR_LINES)
+    readers = [
+        threading.Thread(target=_read_messages, args=(process.stdout, messages), daemon=True),
+        threading.Thread(target=_read_lines, args=(process.stderr, stderr), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    outcome = Outcome(pid=process.pid)
+    try:
+        _follow(outcome, messages, started, limits, job.steps, progress)
+        if outcome.ending not in ("stuck", "late"):
+            _await_end(process)
+    finally:
+        alive = _group_alive(process)
+        ended = end_group(process)
+        # After a kill for time only what survives it is left behind, else all that was still there.
+        outcome.left_behind = not ended or (alive and outcome.ending not in ("stuck", "late"))
+        outcome.returncode = process.returncode
+        outcome.seconds = time.monotonic() - started
+        for reader in readers:
+            reader.join(1.0)
+        outcome.stderr = list(stderr)
+    return outcome
+
+
+def _environment(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    child = {
+        **environ,
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        # At level 0 TensorFlow names the PCI address of each GPU and the library it could not load.
+        "TF_CPP_MIN_LOG_LEVEL": "0" if job.kind == "gpu" else "2",
+    }
+    # Made for a cluster job; a training on this machine alone would wait for the other hosts.
+    child.pop("TF_CONFIG", None)
+    return child
+
+
+def _read_messages(file: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    """Queue each message, and None at the end."""
+    with file:
+        for line in file:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # cut off by the end of the worker
+            if isinstance(message, dict):
+                messages.put(message)
+    messages.put(None)
+
+
+def _read_lines(file: IO[bytes], lines: deque[str]) -> None:
+    with file:
+        for line in file:
+            lines.append(line.decode("utf-8", "replace").rstrip())
+
+
+def _follow(
+    outcome: Outcome,
+    messages: queue.SimpleQueue[dict[str, Any] | None],
+    started: float,
+    limits: Limits,
+    steps: int,
+    progress: Progress | None,
+) -> None:
+    """Take messages until the worker is done, ends or breaks a limit."""
+    while True:
+        left = started + limits.total - time.monotonic()
+        watched = bool(outcome.step) or outcome.phase in ("compare", "together")
+        try:
+            message = messages.get(timeout=max(0.0, min(left, limits.quiet) if watched else left))
+        except queue.Empty:
+            late = time.monotonic() - started >= limits.total
+            outcome.ending = "late" if late else "stuck"
+            outcome.limit_seconds = limits.total if late else limits.quiet
+            return
+        if message is None:
+            return
+        if "build" in message:
+            outcome.build = message["build"]
+        elif "result" in message:
+            outcome.result = message["result"]
+            outcome.ending = "done"
+            return
+        elif "failed" in message:
+            outcome.failure = message["failed"]
+            outcome.ending = "failed"
+            return
+        elif "phase" in message:
+            outcome.phase = message["phase"]
+            outcome.device = message.get("device")
+            outcome.step = message.get("step")
+            if progress is not None:
+                progress(outcome.step or 0, steps, outcome.phase)
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """A worker that said its last word has a moment to go; after that it counts as left behind."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+
+
+def _group_alive(process: subprocess.Popen[bytes]) -> bool:
+    """Whether any process of the worker's group still runs."""
+    if sys.platform == "win32":
+        return process.poll() is None
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import Content, pci_device, tree, unpacked
+
+from gpucheck.facts import Bar, Link, PciFunction
+from gpucheck.host import LiveHost
+from gpucheck.readers import pci
+
+EMPTY = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+P40_RESOURCE = (
+    "0x0000000092000000 0x0000000092ffffff 0x0000000000040200\n"
+    "0x0000383000000000 0x00003837ffffffff 0x000000000014220c\n"
+    + EMPTY
+    + "0x0000383800000000 0x0000383801ffffff 0x000000000014220c\n"
+    + EMPTY * 9
+)
+
+
+def config(*registers: int, bridge: bool = False) -> bytes:
+    """A header whose BAR registers hold the numbers given."""
+    header = bytearray(64)
+    header[0x0E] = 1 if bridge else 0
+    for index, register in enumerate(registers):
+        header[0x10 + 4 * index : 0x14 + 4 * index] = register.to_bytes(4, "little")
+    return bytes(header)
+
+
+P40_CONFIG = config(0x92000000, 0x0000000C, 0x3830, 0x0000000C, 0x3838, 0x3001)
+P40 = "pci0000:00/0000:00:02.0/0000:04:00.0"
+P40_FILES: dict[str, Content] = {
+    "numa_node": "0\n",
+    "current_link_width": "16\n",
+    "max_link_width": "16\n",
+    "current_link_speed": "2.5 GT/s PCIe\n",
+    "max_link_speed": "8.0 GT/s PCIe\n",
+    "resource": P40_RESOURCE,
+    "config": P40_CONFIG,
+}
+
+
+def machine(root: Path, **changes: Content) -> LiveHost:
+    """A root port with a P40 behind it; ``changes`` replace files of the P40, None leaves one out."""
+    files = {name: value for name, value in (P40_FILES | changes).items() if value is not None}
+    return tree(
+        root,
+        pci_device("pci0000:00/0000:00:02.0", "8086:6f04", 0x060400, driver="pcieport")
+        | pci_device(P40, "10de:1b38", 0x030200, driver="nvidia", attributes=files)
+        | {
+            "/sys/kernel/iommu_groups/31": None,
+            f"/sys/devices/{P40}/iommu_group": Path("/sys/kernel/iommu_groups/31"),
+            "/sys/bus/pci/slots/4/address": "0000:04:00\n",
+        },
+    )
+
+
+def function(address: str, ids: str, class_id: int, **more: object) -> PciFunction:
+    vendor, device = (int(part, 16) for part in ids.split(":"))
+    fields = {"address": address, "vendor_id": vendor, "device_id": device, "class_id": class_id, **more}
+    return PciFunction.model_validate(fields)
+
+
+# --- parsing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lanes"),
+    [("16\n", 16), ("1", 1), ("0\n", None), ("255\n", None), ("Unknown", None), ("", None), ("²", None)],
+)
+def test_width(text: str, lanes: int | None) -> None:
+    assert pci.parse_width(text) == lanes
+
+
+@pytest.mark.parametrize(
+    ("text", "speed"),
+    [
+        ("8.0 GT/s PCIe\n", 8.0),
+        ("8 GT/s\n", 8.0),
+        ("2.5 GT/s PCIe", 2.5),
+        ("Unknown\n", None),
+        ("Unknown speed", None),
+        ("", None),
+    ],
+)
+def test_speed(text: str, speed: float | None) -> None:
+    assert pci.parse_speed(text) == speed
+
+
+def test_bars_with_addresses() -> None:
+    bars = pci.parse_bars(P40_RESOURCE, P40_CONFIG)
+    assert [(bar.index, bar.bytes, bar.assigned, bar.is_64bit, bar.prefetchable) for bar in bars] == [
+        (0, 16 << 20, True, False, False),
+        (1, 32 << 30, True, True, True),
+        (3, 32 << 20, True, True, True),
+    ]
+    assert bars[1].start == 0x383000000000
+
+
+def test_bar_that_kept_its_size_but_got_no_address() -> None:
+    resource = EMPTY + "0x0000000000000000 0x00000007ffffffff 0x000000002014220c\n" + EMPTY * 11
+    (bar,) = pci.parse_bars(resource, None)
+    assert bar == Bar(index=1, bytes=32 << 30, assigned=False, is_64bit=True, prefetchable=True)
+
+
+def test_wiped_bar_is_seen_in_the_register_alone() -> None:
+    # The upper half of BAR 1 holds a number whose low bits look like a 64-bit BAR of its own.
+    header = config(0x92000000, 0x0000000C, 0x0000000C, 0x00000004, 0, 0x3001)
+    resource = P40_RESOURCE.splitlines(keepends=True)[0] + EMPTY * 12
+    bars = pci.parse_bars(resource, header)
+    assert [(bar.index, bar.bytes, bar.assigned, bar.prefetchable) for bar in bars] == [
+        (0, 16 << 20, True, False),
+        (1, None, False, True),
+        (3, None, False, False),
+    ]
+
+
+def test_a_dead_header_invents_no_bars() -> None:
+    assert pci.parse_bars(EMPTY * 13, b"\xff" * 64) == ()
+
+
+def test_bridge_has_two_bars_and_bus_numbers_after_them() -> None:
+    header = config(0, 0, 0x0004_0300, bridge=True)  # register 2 holds bus numbers
+    assert pci.parse_bars(EMPTY * 17, header, bridge=True) == ()
+
+
+def test_io_and_rom_are_no_memory_bars() -> None:
+    lines = [EMPTY] * 13
+    lines[5] = "0x0000000000003000 0x000000000000307f 0x0000000000040101\n"
+    lines[6] = "0x0000000093000000 0x000000009307ffff 0x0000000000046200\n"
+    assert pci.parse_bars("".join(lines), None) == ()
+
+
+def test_uevent() -> None:
+    text = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:1B38\nPCI_SUBSYS_ID=10DE:11D9\n"
+    assert pci.parse_uevent(text) == pci.Identity(0x10DE, 0x1B38, 0x030200, 0x10DE, 0x11D9, "nvidia")
+    assert pci.parse_uevent("PCI_CLASS=30200\n") is None
+    assert pci.parse_uevent("PCI_ID=10DE\nPCI_CLASS=30200\n") is None
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def test_a_card_behind_a_root_port(tmp_path: Path) -> None:
+    parts = pci.read(machine(tmp_path))
+    assert parts.gaps == ()
+    assert parts.pci is not None
+    port, card = parts.pci
+    assert (port.address, port.parent, port.is_bridge, port.driver) == (
+        "0000:00:02.0",
+        None,
+        True,
+        "pcieport",
+    )
+    assert (card.address, card.pci_id, card.subsystem_id) == ("0000:04:00.0", "10de:1b38", "10de:11d9")
+    assert (card.parent, card.driver, card.numa_node, card.iommu_group) == ("0000:00:02.0", "nvidia", 0, 31)
+    assert card.link == Link(width=16, max_width=16, speed_gts=2.5, max_speed_gts=8.0)
+    assert [bar.bytes for bar in card.bars] == [16 << 20, 32 << 30, 32 << 20]
+    assert (card.physical_slot, card.config_dead, card.boot_vga) == ("4", False, None)
+
+
+def test_identity_from_single_files(tmp_path: Path) -> None:
+    folder = f"/sys/devices/{P40}"
+    host = tree(
+        tmp_path,
+        {
+            "/sys/bus/pci/devices/0000:04:00.0": Path(folder),
+            f"{folder}/vendor": "0x10de\n",
+            f"{folder}/device": "0x1b38\n",
+            f"{folder}/class": "0x030200\n",
+            f"{folder}/subsystem_vendor": "0x10de\n",
+            f"{folder}/subsystem_device": "0x11d9\n",
+            "/sys/bus/pci/drivers/vfio-pci": None,
+            f"{folder}/driver": Path("/sys/bus/pci/drivers/vfio-pci"),
+        },
+    )
+    (card,) = pci.read(host).pci or ()
+    assert (card.pci_id, card.class_id, card.subsystem_id) == ("10de:1b38", 0x030200, "10de:11d9")
+    assert (card.driver, card.driver_read) == ("vfio-pci", True)
+
+
+def test_a_driver_link_that_leads_nowhere_is_no_missing_driver(tmp_path: Path) -> None:
+    host = machine(tmp_path, driver=Path("/sys/bus/pci/drivers/nvidia"), vendor="0x10de", device="0x1b38")
+    folder = tmp_path / "sys/devices" / P40
+    (folder / "uevent").unlink()
+    (folder / "class").write_text("0x030200")
+    parts = pci.read(host)
+    assert parts.pci is not None
+    assert (parts.pci[1].driver, parts.pci[1].driver_read) == (None, False)
+    assert [gap.fact for gap in parts.gaps] == ["gpus.0000:04:00.0.driver"]
+
+
+def test_unbound_card(tmp_path: Path) -> None:
+    host = tree(tmp_path, pci_device(P40, "10de:1b38", 0x030200))
+    (card,) = pci.read(host).pci or ()
+    assert (card.driver, card.driver_read) == (None, True)
+
+
+def test_dead_configuration_space(tmp_path: Path) -> None:
+    parts = pci.read(machine(tmp_path, config=b"\xff" * 64))
+    assert parts.pci is not None
+    assert parts.pci[1].config_dead is True
+    assert parts.pci[1].pci_id == "10de:1b38"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fact", "reason"),
+    [
+        ("config", b"\xff" * 8, "config_dead", "unreadable"),
+        ("config", None, "config_dead", "file-absent"),
+        ("resource", "not numbers\n", "bars", "unreadable"),
+        ("resource", None, "bars", "file-absent"),
+        ("numa_node", "-1\n", "numa_node", "not-supported"),
+        ("max_link_width", "255\n", "link", "not-supported"),
+        ("current_link_width", "0\n", "link", "not-supported"),
+    ],
+)
+def test_what_a_card_does_not_tell_is_a_gap(tmp_path: Path, name: str, value: Content, fact: str, reason: str) -> None:
+    parts = pci.read(machine(tmp_path, **{name: value}))
+    assert parts.pci is not None
+    assert len(parts.pci) == 2
+    assert [(gap.fact, gap.reason) for gap in parts.gaps] == [(f"gpus.0000:04:00.0.{fact}", reason)]
+
+
+def test_one_bad_device_is_a_gap_and_the_others_stay(tmp_path: Path) -> None:
+    host = machine(tmp_path)
+    (tmp_path / "sys/devices" / P40 / "uevent").unlink()
+    parts = pci.read(host)
+    assert parts.pci is not None
+    assert [found.address for found in parts.pci] == ["0000:00:02.0"]
+    assert [(gap.fact, gap.reason) for gap in parts.gaps] == [("pci.0000:04:00.0", "file-absent")]
+
+
+def test_no_device_that_could_be_read_is_not_an_empty_bus(tmp_path: Path) -> None:
+    host = tree(tmp_path, {"/sys/bus/pci/devices/0000:04:00.0": None})
+    parts = pci.read(host)
+    assert parts.pci is None
+    assert len(parts.gaps) == 1
+
+
+def test_an_empty_bus_is_known_to_be_empty(tmp_path: Path) -> None:
+    assert pci.read(tree(tmp_path, {"/sys/bus/pci/devices": None})).pci == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [({}, "file-absent"), ({"/.dockerenv": ""}, "in-container")],
+)
+def test_no_bus(tmp_path: Path, files: dict[str, Content], reason: str) -> None:
+    parts = pci.read(tree(tmp_path, files))
+    assert parts.pci is None
+    assert [(gap.fact, gap.reason) for gap in parts.gaps] == [("pci", reason)]
+
+
+def test_hostile_names_and_numbers(tmp_path: Path) -> None:
+    host = machine(tmp_path)
+    devices = tmp_path / "sys/bus/pci/devices"
+    (devices / "evil\x1b[31m").mkdir()
+    wide = tmp_path / "sys/devices/pci0000:00/0000:00:03.0"
+    wide.mkdir()
+    (wide / "uevent").write_text("PCI_ID=FFFFFFFF:1\nPCI_CLASS=30200\n")
+    (devices / "0000:00:03.0").symlink_to(wide)
+    parts = pci.read(host)
+    assert parts.pci is not None
+    assert len(parts.pci) == 2
+    assert sorted(gap.fact for gap in parts.gaps) == ["pci.0000:00:03.0", "pci.evil"]
+
+
+def test_shares_of_a_card_are_no_cards(tmp_path: Path) -> None:
+    share = "pci0000:00/0000:00:02.0/0000:04:01.0"
+    host = machine(tmp_path)
+    tree(tmp_path, pci_device(share, "10de:1b38", 0x030200, attributes={"physfn": Path("../0000:04:00.0")}))
+    parts = pci.read(host)
+    assert parts.pci is not None
+    assert [card.address for card in pci.gpu_functions(parts.pci)] == ["0000:04:00.0"]
+
+
+def test_domains_of_vmd_have_their_own_root_bus(tmp_path: Path) -> None:
+    path = "pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0"
+    (port,) = pci.read(tree(tmp_path, pci_device(path, "8086:201d", 0x060400))).pci or ()
+    assert (port.address, port.parent) == ("10000:00:02.0", None)
+
+
+def test_a_slot_that_knows_its_bus_only(tmp_path: Path) -> None:
+    host = machine(tmp_path)
+    (tmp_path / "sys/bus/pci/slots/4/address").write_text("0000:04\n")
+    assert [found.physical_slot for found in pci.read(host).pci or ()] == [None, "4"]
+
+
+# --- which are GPUs -----------------------------------------------------------------------------
+
+RAPHAEL = (
+    function("0000:0f:00.0", "1002:164e", 0x030000),
+    function("0000:0f:00.1", "1002:1640", 0x040300),
+    function("0000:0f:00.2", "1022:1649", 0x108000),
+    function("0000:0f:00.3", "1022:15b6", 0x0C0330),
+)
+KAVERI = (
+    function("0000:00:00.0", "1022:1422", 0x060000),
+    function("0000:00:01.0", "1002:130f", 0x030000),
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "around", "kind"),
+    [
+        (function("0000:04:00.0", "10de:1b38", 0x030200), (), "gpu"),
+        (function("0000:04:00.0", "1002:738c", 0x038000), (), "gpu"),
+        (function("0000:03:00.0", "8086:56a0", 0x030000), (), "gpu"),
+        (function("0000:19:00.0", "1da3:1020", 0x120000), (), "gpu"),
+        (function("0000:01:00.0", "1002:74a1", 0x120000), (), "gpu"),
+        (function("000f:01:00.0", "10de:2e12", 0x030200), (), "gpu"),
+        (function("0000:07:00.0", "1a03:2000", 0x030000), (), "bmc"),
+        (function("0000:0a:00.0", "102b:0534", 0x030000), (), "bmc"),
+        (function("0000:04:00.0", "19e5:1711", 0x030000), (), "bmc"),
+        (function("0000:82:00.0", "19e5:d801", 0x120000), (), "gpu"),
+        (function("0000:01:03.0", "1002:515e", 0x030000), (), "bmc"),
+        (function("0000:00:02.0", "1234:1111", 0x030000), (), "virtual"),
+        (function("0000:00:02.0", "1013:00b8", 0x030000), (), "virtual"),
+        (function("0000:00:03.0", "1d0f:1111", 0x030000), (), "virtual"),
+        (function("0000:00:0f.0", "15ad:0405", 0x030000), (), "virtual"),
+        (function("0000:00:02.0", "8086:591b", 0x030000), (), "processor"),
+        (function("0000:00:02.1", "8086:a002", 0x038000), (), "processor"),
+        (function("0000:00:0b.0", "8086:7d1d", 0x120000), (), "processor"),
+        (function("0000:07:00.0", "8086:09c4", 0x120000), (), "other"),
+        (function("0000:07:00.0", "10ee:5005", 0x120000), (), "other"),
+        (RAPHAEL[0], RAPHAEL, "processor"),
+        (KAVERI[1], KAVERI, "processor"),
+        (function("0000:03:00.0", "1002:744c", 0x030000), RAPHAEL, "gpu"),
+        (function("0000:04:00.1", "1002:5b70", 0x038000), (), "same-card"),
+        (function("0000:04:00.1", "10de:10f0", 0x040300), (), "other"),
+        (function("0000:05:00.0", "10de:22a3", 0x068000), (), "other"),
+        (function("0000:03:00.0", "8086:225c", 0x0B4000), (), "other"),
+    ],
+)
+def test_kinds(found: PciFunction, around: tuple[PciFunction, ...], kind: str) -> None:
+    assert pci.kind_of_display(found, around) == kind
+    assert (found in pci.gpu_functions((*around, found))) == (kind == "gpu")
+    assert (pci.why_not_counted(found, around) is None) == (kind in ("gpu", "other"))
+
+
+def test_the_reason_names_the_device() -> None:
+    reason = pci.why_not_counted(function("0000:07:00.0", "1a03:2000", 0x030000))
+    assert reason == "0000:07:00.0 (1a03:2000) is the display of the server's management controller."
+
+
+def test_nvswitch() -> None:
+    assert pci.is_nvswitch(function("0000:05:00.0", "10de:22a3", 0x068000))
+    assert not pci.is_nvswitch(function("0000:05:00.0", "10de:2330", 0x030200))
+
+
+# --- real machines ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "functions", "gpus", "bmc"),
+    [
+        ("hwloc_32em64t-2n8c+dax+nvme+mic+dimms.tar.bz2", 137, [], ["1a03:2000"]),
+        ("hwloc_40intel64-2g2n4c+pcilocality.tar.bz2", 37, [], ["102b:0532"]),
+        ("ghw_linux-amd64-accel-nvidia.tar.gz", 29, ["10de:15f8"], []),
+        ("ghw_linux-amd64-61797caf7c0b6bca1725ad7975ed4773.tar.gz", 43, ["1002:6758"], []),
+    ],
+)
+def test_real_trees(
+    shared_machines: Path, tmp_path: Path, name: str, functions: int, gpus: list[str], bmc: list[str]
+) -> None:
+    found = pci.read(unpacked(shared_machines / "sysfs" / name, tmp_path)).pci
+    assert found is not None
+    assert len(found) == functions
+    assert [gpu.pci_id for gpu in pci.gpu_functions(found)] == gpus
+    assert [one.pci_id for one in found if pci.kind_of_display(one, found) == "bmc"] == bmc
+    addresses = {one.address for one in found}
+    assert all(one.parent is None or one.parent in addresses for one in found)

@@ -1,0 +1,126 @@
+"""Power supplies from the BMC's inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gpucheck.facts import Psu
+from gpucheck.host import Completed, LiveHost
+from gpucheck.readers import psu
+
+FRU = """FRU Device Description : Builtin FRU Device (ID 0)
+ Board Product         : PowerEdge R720
+ Board Serial          : B1
+
+FRU Device Description : PS1 (ID 1)
+ Board Mfg             : DELL
+ Board Product         : PWR SPLY,750WP,RDNT,DELTA
+ Board Serial          : S1
+ Board Part Number     : 09PXCVA00
+
+FRU Device Description : PS2 (ID 2)
+ Device not present (Requested sensor, data, or record not found)
+
+FRU Device Description : PS3 (ID 3)
+ Device not present (Timeout)
+
+FRU Device Description : Power Supply 4 (ID 4)
+ Product Manufacturer  : HP
+ Product Name          : POWER SUPPLY
+ Product Part Number   : 511777-001
+ Power Supply Record
+  Capacity                   : 460 W
+
+FRU Device Description : iDRAC7
+ Board Product         : PWR SPLY,750WP,RDNT,DELTA
+ Board Serial          : S1
+"""
+
+
+class Answering(LiveHost):
+    """A folder with one program in it: what it prints, or the error that running it gives."""
+
+    def __init__(self, root: Path, answer: Completed | OSError) -> None:
+        super().__init__(root)
+        self.answer = answer
+        self.asked: list[Sequence[str]] = []
+
+    def run(self, argv: Sequence[str], timeout: float) -> Completed:
+        self.asked.append(tuple(argv))
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return self.answer
+
+
+def test_fru() -> None:
+    assert psu.looks_like_ipmi_fru(FRU)
+    assert psu.from_ipmi_fru(FRU) == (
+        Psu(
+            location="PS1",
+            model="PWR SPLY,750WP,RDNT,DELTA",
+            part="09PXCVA00",
+            manufacturer="DELL",
+            watts=750,
+            present=True,
+        ),
+        Psu(location="PS2", present=False),
+        Psu(location="PS3"),  # did not answer in time: nothing is known
+        Psu(
+            location="Power Supply 4",
+            model="POWER SUPPLY",
+            part="511777-001",
+            manufacturer="HP",
+            watts=460,
+            present=True,
+        ),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "Power Supply 1   | 90 Watts          | ok\n", "Board Product : PWR SPLY,750W,X"])
+def test_other_text_lists_no_unit(text: str) -> None:
+    assert psu.from_ipmi_fru(text) == ()
+    assert not psu.looks_like_ipmi_fru(text)
+
+
+def test_the_bmc_is_asked_only_on_request(tmp_path: Path) -> None:
+    host = Answering(tmp_path, Completed(0, FRU, ""))
+    assert [gap.reason for gap in psu.read(host).gaps] == ["not-requested"]
+    assert [gap.reason for gap in psu.read(host, [Psu(present=True)]).gaps] == ["not-requested"]
+    assert psu.read(host, [Psu(present=True, watts=1100), Psu(present=False)]).gaps == ()
+    assert host.asked == []
+    assert len(psu.read(host, ask_ipmi=True).psus or ()) == 4
+    assert host.asked == [("ipmitool", "fru")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (FileNotFoundError(2, "no such program"), "tool-absent"),
+        (TimeoutError("ipmitool did not end"), "timed-out"),
+        (Completed(1, "", "Could not open device at /dev/ipmi0: No such file or directory"), "file-absent"),
+        (Completed(1, "", "Could not open device at /dev/ipmi0: Permission denied"), "needs-root"),
+        (Completed(0, "FRU Device Description : Builtin FRU Device (ID 0)\n", ""), "not-supported"),
+    ],
+)
+def test_a_bmc_that_gives_nothing_is_a_gap(tmp_path: Path, answer: Completed | OSError, reason: str) -> None:
+    parts = psu.read(Answering(tmp_path, answer), ask_ipmi=True)
+    assert parts.psus is None
+    assert [(gap.fact, gap.reason) for gap in parts.gaps] == [("psus", reason)]
+
+
+@pytest.mark.parametrize(
+    ("name", "watts"),
+    [
+        ("glpi_fru_dell-r630.txt", {"PS1": 495, "PS2": None}),
+        ("glpi_fru_dell-r720.txt", {"PS1": 750, "PS2": 750}),
+        ("glpi_fru_hp-dl360-gen7.txt", {}),
+        ("glpi_fru_sun-x2200-m2.txt", {}),
+        ("rhcip_sdr.txt", {}),  # 90 Watts there is what the unit draws
+    ],
+)
+def test_real_inventories(shared_machines: Path, name: str, watts: dict[str, int | None]) -> None:
+    units = psu.from_ipmi_fru((shared_machines / "ipmi" / name).read_text())
+    assert {unit.location: unit.watts for unit in units} == watts

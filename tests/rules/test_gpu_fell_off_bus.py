@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pytest
+
+from gpucheck.facts import Machine, Nvml, NvmlGpu
+from gpucheck.readers.kernel_log import parse
+from gpucheck.rules import View, judge
+from rules.machines import L40S, P40, blind, driver, found, gpu, log, machine, missing, names, only
+
+
+def test_fires_on_config_space_of_ones() -> None:
+    finding = only("gpu-fell-off-bus", machine(gpu(), blind("0000:82:00.0", driver="nvidia", config_dead=True)))
+    assert (finding.severity, finding.confidence, finding.subject) == ("error", "certain", "0000:82:00.0")
+    assert finding.evidence[0].source == "PCI 0000:82:00.0"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:a1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:a1:00): 79, GPU has fallen off the bus.",
+        "NVRM: Xid (0000:a1:00): 79, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:A1:00.0): 79, pid=1234, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:a1:00.0: GPU has fallen off the bus.",
+        "NVRM: GPU at 0000:a1:00.0 has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:a1:00.0 (PCI ID: 10de:26b5) installed in this system has fallen off the bus "
+        "and is not responding to commands.",
+    ],
+)
+def test_every_spelling(line: str) -> None:
+    finding = only("gpu-fell-off-bus", Machine(kernel_log=log(line)))
+    assert (finding.subject, finding.confidence) == ("0000:a1:00.0", "certain")
+
+
+def test_message_on_three_lines_that_nobody_joined() -> None:
+    made = Machine(
+        kernel_log=log(
+            "NVRM: The NVIDIA GPU 0000:b3:00.0",
+            "NVRM: (PCI ID: 10de:26b5) installed in this system has",
+            "NVRM: fallen off the bus and is not responding to commands.",
+        )
+    )
+    assert only("gpu-fell-off-bus", made).subject == "0000:b3:00.0"
+
+
+def test_many_lines_about_one_card_are_one_finding() -> None:
+    xid = "NVRM: Xid (PCI:0000:a1:00): 79, pid=1, GPU has fallen off the bus."
+    lines = [xid, *(f"NVRM: GPU 0000:a1:00.0: GPU has fallen off the bus. ({n})" for n in range(200))]
+    finding = only("gpu-fell-off-bus", Machine(kernel_log=log(*lines)))
+    assert len(finding.evidence) == 3
+
+
+def test_nvml_says_that_a_gpu_is_lost() -> None:
+    lost = NvmlGpu(index=1, address="0000:82:00.0", errors={"nvmlDeviceGetMemoryInfo": 15, "nvmlDeviceGetName": 15})
+    finding = only("gpu-fell-off-bus", machine(gpu(), gpu("0000:82:00.0", nvml=lost)))
+    assert finding.evidence[0].source == "nvmlDeviceGetMemoryInfo"
+    whole = machine(blind(driver="nvidia"), nvml=Nvml(status="failed", call="nvmlInit_v2", code=15))
+    assert names(whole)[0] == "gpu-fell-off-bus"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s of waiting for RPC response",
+        "NVRM: Xid (PCI:0000:03:00): 13, pid=3119, Graphics Exception: ESR 0x79",
+        "NVRM: Xid (PCI:0000:79:00): 31, pid=1, MMU fault",
+        "usb 1-4: device fell off",
+    ],
+)
+def test_quiet_on_other_lines(line: str) -> None:
+    assert names(machine(gpu(), kernel_log=log(line))) == []
+
+
+def test_a_card_that_answers_again_is_a_warning() -> None:
+    line = "NVRM: Xid (PCI:0000:04:00): 79, pid=1, GPU has fallen off the bus."
+    assert only("gpu-fell-off-bus", machine(gpu(), kernel_log=log(line))).severity == "warning"
+    assert only("gpu-fell-off-bus", machine(gpu(config_dead=True), kernel_log=log(line))).severity == "error"
+
+
+def at_probe(address: str, pci_id: str) -> str:
+    return (
+        f"NVRM: The NVIDIA GPU {address} (PCI ID: {pci_id}) installed in this system has fallen off the bus and is "
+        "not responding to commands."
+    )
+
+
+def test_open_module_on_old_cards_is_not_certain() -> None:
+    cards = (blind(), blind("0000:82:00.0"))
+    lines = (at_probe("0000:04:00.0", P40), at_probe("0000:82:00.0", P40), "NVRM: BAR0 is 0M @ 0x0 (PCI:0000:04:00.0)")
+    doubtful = machine(*cards, kernel_log=log(*lines), driver=driver(nvidia_flavour="open"))
+    findings = found(doubtful)
+    assert {f.name for f in findings} == {"gpu-fell-off-bus"}
+    assert {f.confidence for f in findings} == {"possible"}
+    assert "proprietary" in findings[0].remedy[0]
+    # One of two, another flavour, or a card that the open module drives: then it is the card.
+    one = machine(*cards, kernel_log=log(lines[0]), driver=driver(nvidia_flavour="open"))
+    assert only("gpu-fell-off-bus", one).confidence == "certain"
+    closed = machine(*cards, kernel_log=log(*lines))
+    assert {f.confidence for f in found(closed)} == {"certain"}
+    new = machine(
+        blind(pci_id=L40S), kernel_log=log(at_probe("0000:04:00.0", L40S)), driver=driver(nvidia_flavour="open")
+    )
+    assert only("gpu-fell-off-bus", new).confidence == "certain"
+
+
+def test_a_card_that_left_pci_explains_itself() -> None:
+    line = "NVRM: Xid (PCI:0000:82:00): 79, pid=1, GPU has fallen off the bus."
+    made = machine(gpu(), kernel_log=log(line))
+    assert names(made, expect=2) == ["gpu-fell-off-bus"]
+    assert names(made, expect=3) == ["gpu-fell-off-bus", "gpu-count-mismatch"]
+
+
+def test_unchecked_without_witnesses() -> None:
+    assert missing("gpu-fell-off-bus", Machine()) == ("gpus", "kernel_log")
+    assert missing("gpu-fell-off-bus", machine(gpu(config_dead=None))) == ("gpus.0000:04:00.0.config_dead",)
+
+
+@pytest.mark.parametrize(
+    ("file", "address"),
+    [("nvrm_xid79_fallen-off.log", "0000:a1:00.0"), ("nvrm_fallen-off_at-probe_no-xid.log", "0000:b3:00.0")],
+)
+def test_real_logs_alone(shared_machines: Path, file: str, address: str) -> None:
+    read = parse((shared_machines / "dmesg" / file).read_text(), "file")
+    findings, _ = judge(Machine(kernel_log=read), View())
+    assert [(f.name, f.subject, f.confidence) for f in findings] == [("gpu-fell-off-bus", address, "certain")]

@@ -1,0 +1,35 @@
+from gpucheck.facts import Machine, Nvml
+from rules.machines import amd, function, machine, missing, names, only, sockets
+
+MATROX = function("0000:09:00.0", "102b:0534", 0x030000)
+NETWORK = function("0000:01:00.0", "14e4:165f", 0x020000)
+ABSENT = Nvml(status="library-absent")
+
+
+def test_fires_as_info_and_lists_what_does_not_count() -> None:
+    made = machine(pci=(MATROX, NETWORK), nvml=ABSENT)
+    finding = only("no-gpu-found", made)
+    assert (finding.severity, finding.subject) == ("info", "machine")
+    assert "102b:0534 (0000:09:00.0)" in finding.message
+    assert [e.text for e in finding.evidence] == ["102b:0534, class 030000"]
+    assert names(made) == ["no-gpu-found"]
+
+
+def test_expected_cards_make_an_error_beside_it() -> None:
+    made = machine(pci=(MATROX,), nvml=ABSENT)
+    assert names(made, expect=1) == ["gpu-count-mismatch", "no-gpu-found"]
+    one_cpu = machine(pci=(MATROX,), nvml=ABSENT, cpu_sockets=sockets(True, False))
+    assert names(one_cpu, expect=1) == ["cpu-socket-empty", "no-gpu-found"]
+
+
+def test_quiet_with_a_card_of_any_vendor() -> None:
+    assert names(machine(amd(), pci=(MATROX,))) == []
+
+
+def test_quiet_when_tensorflow_has_one() -> None:
+    assert names(machine(), counts={"tensorflow": 1}) == []
+
+
+def test_unchecked_when_pci_was_not_looked_at() -> None:
+    assert missing("no-gpu-found", machine(pci=None)) == ("pci",)
+    assert missing("no-gpu-found", Machine()) == ("gpus", "pci")

@@ -1,0 +1,43 @@
+from gpucheck.facts import Nvml
+from rules.machines import MIB, amd, bar, blind, driver, gpu, machine, missing, names, no_driver, only
+
+FAILED = Nvml(status="failed", call="nvmlInit_v2", code=999, message="Unknown Error")
+
+
+def test_fires_when_nothing_else_explains_it() -> None:
+    finding = only("nvml-unavailable", machine(blind(driver="nvidia"), nvml=FAILED))
+    assert (finding.severity, finding.subject) == ("error", "machine")
+    assert finding.evidence[0].source == "nvmlInit_v2"
+    assert finding.message.startswith("NVML cannot start: error 999, ")
+
+
+def test_library_absent_while_the_module_is_loaded() -> None:
+    made = machine(blind(driver="nvidia"), nvml=Nvml(status="library-absent"))
+    assert names(made, expect=1) == ["nvml-unavailable"]
+    assert "user part" in only("nvml-unavailable", made).remedy[0]
+
+
+def test_code_that_nobody_knows() -> None:
+    made = machine(blind(driver="nvidia"), nvml=Nvml(status="failed", code=77))
+    assert "error 77, no reason given" in only("nvml-unavailable", made).message
+
+
+def test_quiet_when_another_finding_explains_it() -> None:
+    bare = machine(blind(), nvml=Nvml(status="library-absent"), driver=no_driver())
+    assert names(bare) == ["driver-not-installed"]
+    no_address = (bar(1, 256 * MIB, assigned=False),)
+    assert names(machine(blind(bars=no_address), nvml=FAILED)) == ["bar-unassigned"]
+    # One of two cards is explained; the silence about the other is not.
+    both = machine(blind(bars=no_address), blind("0000:82:00.0", driver="nvidia"), nvml=FAILED)
+    assert names(both) == ["bar-unassigned", "nvml-unavailable"]
+
+
+def test_quiet_without_an_nvidia_card() -> None:
+    absent = Nvml(status="library-absent")
+    assert names(machine(amd(), nvml=absent, driver=driver())) == []
+    assert names(machine(gpu())) == []
+
+
+def test_unchecked_when_nvml_was_not_asked() -> None:
+    assert missing("nvml-unavailable", machine(gpu(), nvml=None)) == ("nvml",)
+    assert missing("nvml-unavailable", machine(gpus=None, nvml=None)) == ("gpus", "nvml")

@@ -1,0 +1,180 @@
+"""What to train on, from facts alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.errors import UsageError
+from gpucheck.facts import Gpu, Machine, NvmlGpu
+from gpucheck.smoke.job import Job, Shard, split
+from gpucheck.smoke.plan import Card, DeviceRequest, DoNotTrain, Train, cards_of, decide, granted
+
+FIRST, SECOND, THIRD = "0000:04:00.0", "0000:82:00.0", "0000:83:00.0"
+
+
+def card(address: str, number: int = 0, **more) -> Card:
+    return Card(address, "nvidia", name="Tesla P40", uuid=f"GPU-{number}0000", in_nvml=True, **more)
+
+
+TWO = (card(FIRST, 1), card(SECOND, 2))
+
+
+def plan(request: str, cards, **more):
+    return decide(DeviceRequest.parse(request), cards, **{"environ": {}, "steps": 10, **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [("auto", DeviceRequest("auto")), ("GPU", DeviceRequest("gpu")), (" cpu:4 ", DeviceRequest("cpu", 4))],
+)
+def test_devices_are_read(text, request_):
+    assert DeviceRequest.parse(text) == request_
+
+
+@pytest.mark.parametrize("text", ["", "cpu", "cpu:", "cpu:0", "cpu:-1", "cpu:65", "cpu:²", "gpu:2", "tpu"])
+def test_anything_else_is_a_usage_error(text):
+    with pytest.raises(UsageError):
+        DeviceRequest.parse(text)
+
+
+def test_auto_trains_on_the_cards_that_pci_shows():
+    chosen = plan("auto", TWO)
+    assert isinstance(chosen, Train)
+    assert (chosen.job.kind, chosen.job.replicas, chosen.cards) == ("gpu", 2, TWO)
+    assert dict(chosen.environment) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def test_auto_takes_a_card_of_any_maker():
+    chosen = plan("auto", (Card(FIRST, "amd"),))
+    assert isinstance(chosen, Train)
+    assert chosen.job.kind == "gpu"
+
+
+def test_a_card_with_a_dead_driver_is_trained_for_too():
+    chosen = plan("auto", (Card(FIRST, "nvidia"),))
+    assert isinstance(chosen, Train)
+    assert chosen.job.kind == "gpu"
+
+
+def test_auto_takes_logical_devices_only_where_there_is_no_card():
+    chosen = plan("auto", ())
+    assert isinstance(chosen, Train)
+    assert chosen.job.kind == "cpu"
+    assert 2 <= chosen.job.replicas <= 4
+    assert dict(chosen.environment)["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_a_bus_that_cannot_be_read_is_not_an_empty_one():
+    chosen = plan("auto", None)
+    assert isinstance(chosen, DoNotTrain)
+    assert chosen.verdict == "not-run"
+
+
+def test_logical_devices_can_be_asked_for_whatever_is_there():
+    for cards in (None, (), TWO):
+        chosen = plan("cpu:3", cards)
+        assert isinstance(chosen, Train)
+        assert (chosen.job.kind, chosen.job.replicas, chosen.cards) == ("cpu", 3, ())
+
+
+@pytest.mark.parametrize(("request_", "more"), [("gpu", {}), ("auto", {"expect_gpus": 1})])
+def test_gpus_that_are_wanted_and_absent_are_a_failure(request_, more):
+    chosen = plan(request_, (), **more)
+    assert isinstance(chosen, DoNotTrain)
+    assert chosen.verdict == "fail"
+    assert [finding.name for finding in chosen.findings] == ["no-gpu-found"]
+
+
+def test_logical_devices_cannot_meet_an_expectation():
+    with pytest.raises(UsageError):
+        plan("cpu:2", (), expect_gpus=2)
+
+
+def test_a_busy_card_is_not_trained_on():
+    chosen = plan("auto", (card(FIRST, 1, processes=(77,)), card(SECOND, 2, processes=())))
+    assert isinstance(chosen, DoNotTrain)
+    assert chosen.verdict == "not-run"
+    (finding,) = chosen.findings
+    assert (finding.name, finding.subject, finding.severity) == ("gpu-busy", FIRST, "error")
+    assert "77" in finding.message
+
+
+def test_a_busy_card_can_be_left_out_by_its_uuid():
+    cards = (card(FIRST, 1, processes=(77,)), card(SECOND, 2, processes=()))
+    chosen = plan("auto", cards, if_busy="skip")
+    assert isinstance(chosen, Train)
+    assert (chosen.cards, chosen.left_out) == (cards[1:], cards[:1])
+    assert dict(chosen.environment)["CUDA_VISIBLE_DEVICES"] == "GPU-20000"
+    assert [(finding.name, finding.severity) for finding in chosen.findings] == [("gpu-busy", "warning")]
+
+
+def test_with_every_card_busy_there_is_nothing_to_skip_to():
+    chosen = plan("auto", (card(FIRST, 1, processes=(77,)),), if_busy="skip")
+    assert isinstance(chosen, DoNotTrain)
+    assert chosen.verdict == "not-run"
+
+
+def test_a_busy_card_outside_the_grant_does_not_matter():
+    cards = (card(FIRST, 1, processes=(77,)), card(SECOND, 2, processes=()))
+    chosen = plan("auto", cards, environ={"CUDA_VISIBLE_DEVICES": "1"})
+    assert isinstance(chosen, Train)
+    assert (chosen.cards, chosen.left_out) == (cards[1:], cards[:1])
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
+def test_cards_that_the_environment_hides_are_no_reason_to_train_on_a_cpu(value):
+    chosen = plan("auto", TWO, environ={"CUDA_VISIBLE_DEVICES": value})
+    assert isinstance(chosen, DoNotTrain)
+    assert chosen.verdict == "fail"
+    assert [finding.name for finding in chosen.findings] == ["tensorflow-sees-no-gpu"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, [FIRST, SECOND, THIRD]),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, [SECOND, FIRST]),
+        ({"CUDA_VISIBLE_DEVICES": "0,9,1"}, [FIRST]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-2"}, [SECOND]),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, [FIRST, SECOND, THIRD]),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, [FIRST, SECOND]),
+        ({"SLURM_JOB_GPUS": "0,1"}, [FIRST, SECOND]),
+    ],
+)
+def test_a_declared_allotment_narrows_what_is_expected(environ, expected):
+    """The third card is on PCI, but NVML does not list it: lost, or not granted."""
+    cards = (*TWO, Card(THIRD, "nvidia"))
+    assert [card.address for card in granted(cards, environ)] == expected
+
+
+def test_cards_come_from_the_machine_in_the_order_of_addresses():
+    machine = Machine(
+        gpus=(
+            Gpu(address=SECOND, vendor="nvidia", nvml=NvmlGpu(index=1, uuid="GPU-2", processes=(5,))),
+            Gpu(address=FIRST, vendor="nvidia", name="Tesla P40"),
+        )
+    )
+    assert cards_of(machine) == (
+        Card(FIRST, "nvidia", name="Tesla P40"),
+        Card(SECOND, "nvidia", uuid="GPU-2", in_nvml=True, processes=(5,)),
+    )
+    assert cards_of(Machine()) is None
+    assert cards_of(Machine(gpus=())) == ()
+
+
+@pytest.mark.parametrize(("batch", "replicas"), [(64, 4), (50, 4), (3, 3), (7, 2), (1, 1)])
+def test_a_batch_is_divided_without_loss(batch, replicas):
+    shards = split(batch, replicas)
+    covered = [sample for shard in shards for sample in range(shard.first, shard.first + shard.count)]
+    assert covered == list(range(batch))
+    assert max(shard.count for shard in shards) - min(shard.count for shard in shards) <= 1
+
+
+def test_no_replica_goes_without_a_sample():
+    with pytest.raises(ValueError, match="too few"):
+        split(3, 4)
+
+
+def test_a_job_survives_its_way_to_the_worker():
+    job = Job("cpu", 2, shards=(Shard(0, 3), Shard(3, 5)), global_batch=8)
+    assert Job.from_json(job.to_json()) == job
