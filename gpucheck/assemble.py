@@ -33,6 +33,9 @@ from gpucheck.text import say
 
 _T = TypeVar("_T")
 
+_LEVELS = ("system", "cpu_sockets", "slots", "psus", "cpu", "pci", "driver", "nvml", "kernel_log")
+_HOW = "What was given does not hold it: run gpucheck probe on the machine, or give a capture of it."
+
 VRAM_TOLERANCE = 0.07
 """NVML reports a little less memory than a card's name says: 22,9 of 24 GB, 15,4 of 16."""
 
@@ -136,7 +139,12 @@ def _open_gaps(parts: Sequence[Parts]) -> Iterable[Gap]:
         if field not in ("gaps", "origin") and any(getattr(part, field) is not None for part in parts)
     }
     gaps = dict.fromkeys(gap for part in parts for gap in part.gaps)
-    return [gap for gap in gaps if gap.fact not in filled or gap.reason in ("contradiction", "unreadable")]
+    told = {gap.fact.partition(".")[0] for gap in gaps}
+    absent = [Gap(fact=fact, reason="not-in-input", how=_HOW) for fact in _LEVELS if fact not in filled | told]
+    return [
+        *(gap for gap in gaps if gap.fact not in filled or gap.reason in ("contradiction", "unreadable")),
+        *absent,
+    ]
 
 
 # --- cards --------------------------------------------------------------------------------------

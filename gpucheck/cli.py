@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from gpucheck.errors import GpucheckError, NotCheckable, UsageError
 
 if TYPE_CHECKING:
     from gpucheck.catalog import Catalog
+    from gpucheck.facts import Machine
     from gpucheck.findings import Document
 
 app = typer.Typer(
@@ -107,15 +109,18 @@ def _refuse(error: GpucheckError, arguments: Sequence[str]) -> int:
     return error.exit_code
 
 
-def _show(
-    document: Document, *, as_json: bool, markdown: bool, text: Callable[[Any], None], page: Callable[[Any], str]
-) -> None:
+def _show(document: Document, kind: str, *, as_json: bool, markdown: bool) -> None:
+    """Print a document in the form that was asked for; only that form's module is imported."""
     if as_json:
         print(document.model_dump_json(by_alias=True, indent=2))
     elif markdown:
-        print(page(document))
+        from gpucheck.render import markdown as pages
+
+        print(getattr(pages, kind)(document))
     else:
-        text(document)
+        from gpucheck.render import text
+
+        getattr(text, kind)(document)
 
 
 def _catalog(folder: str | None) -> Catalog:
@@ -147,15 +152,13 @@ def probe(
 ) -> int:
     """What is in this machine, and why is a card not seen?"""
     from gpucheck.probing import probe as look
-    from gpucheck.render import markdown as pages
-    from gpucheck.render import text
 
     if not sources and not sys.platform.startswith("linux"):
         raise NotCheckable("hardware can be read on Linux only", hint="give a capture or a dump with --from")
     report = look(sources or (), expect_gpus=expect_gpus, timeout=timeout, ask_ipmi=ipmi, catalog=_catalog(catalog))
     if strict and report.exit_code == 0 and any(finding.severity == "warning" for finding in report.findings):
         report = report.model_copy(update={"exit_code": 1})
-    _show(report, as_json=as_json, markdown=markdown, text=text.probe, page=pages.probe)
+    _show(report, "probe", as_json=as_json, markdown=markdown)
     return report.exit_code
 
 
@@ -192,8 +195,6 @@ def advise(
 ) -> int:
     """Will these cards fit this server, where, and what must be ordered with them?"""
     from gpucheck.fit.ask import Asked, answer
-    from gpucheck.render import markdown as pages
-    from gpucheck.render import text
 
     asked = Asked(
         words=tuple(words or ()),
@@ -213,8 +214,71 @@ def advise(
     advice = answer(asked, _catalog(catalog))
     if strict and advice.verdict == "fits-with-changes":
         advice = advice.model_copy(update={"exit_code": 1})
-    _show(advice, as_json=as_json, markdown=markdown, text=text.advice, page=pages.advice)
+    _show(advice, "advice", as_json=as_json, markdown=markdown)
     return advice.exit_code
+
+
+@app.command(epilog="Example: gpucheck smoke --devices auto --expect-gpus 2")
+def smoke(
+    devices: Annotated[
+        str, typer.Option("--devices", metavar="auto|gpu|cpu:N", help="auto trains on CPUs only where PCI has no GPU.")
+    ] = "auto",
+    expect_gpus: Expect = None,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Training steps.")] = 10,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", min=1, help="Samples a step, all devices.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="S", min=1, help="Seconds for all of it.")] = 300,
+    if_busy: Annotated[BusyWord, typer.Option("--if-busy", help="Cards that run other processes.")] = BusyWord.fail,
+    as_json: Json = False,
+    markdown: Markdown = False,
+    strict: Strict = False,
+    lang: Lang = Language.en,
+) -> int:
+    """A short training that proves that every card is recognised and used."""
+    from gpucheck.smoke.plan import DeviceRequest
+    from gpucheck.smoke.run import smoke as train
+
+    request = DeviceRequest.parse(devices)
+    look = _look_at_cards if request.kind != "cpu" else None
+    with _progress() as progress:
+        report = train(
+            request,
+            look() if look is not None else None,
+            steps=steps,
+            global_batch=batch,
+            timeout=timeout,
+            if_busy=if_busy.value,
+            expect_gpus=expect_gpus,
+            progress=progress,
+            look_again=look,
+        )
+    if strict and report.exit_code == 0 and any(finding.severity == "warning" for finding in report.findings):
+        report = report.model_copy(update={"exit_code": 1})
+    _show(report, "smoke", as_json=as_json, markdown=markdown)
+    return report.exit_code
+
+
+def _look_at_cards() -> Machine:
+    from gpucheck.assemble import assemble
+    from gpucheck.probing import gather
+
+    return assemble(gather(()), _catalog(None))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on standard error while that is a terminal; None otherwise."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("smoke", total=None)
+        yield lambda step, total, phase: bar.update(task, completed=step, total=total, description=phase)
 
 
 @app.command(epilog="Example: gpucheck explain bar-unassigned")

@@ -15,7 +15,7 @@ from gpucheck.errors import InputError
 from gpucheck.facts import Counts, Expected, Machine, Parts
 from gpucheck.findings import Document, Finding, Unchecked
 from gpucheck.host import Host, LiveHost
-from gpucheck.text import say
+from gpucheck.text import plural, say
 
 NVML_SECONDS = 10.0
 """How long NVML may take; starting a driver without persistence takes a few seconds per card."""
@@ -49,7 +49,8 @@ def read(host: Host, *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -
 
     waiting = host.ask_nvml(timeout)
     parts = [reader.read(host) for reader in (pci, smbios, cpu, driver, kernel_log)]
-    parts.append(psu.read(host, ask_ipmi=ask_ipmi))
+    listed = next((part.psus for part in parts if part.psus is not None), None)
+    parts.append(psu.read(host, listed, ask_ipmi=ask_ipmi))
     parts.append(nvml.collect(waiting))
     return tuple(part if part.origin else part.model_copy(update={"origin": host.name}) for part in parts)
 
@@ -130,7 +131,10 @@ def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], ve
     fields = {"model": model_name(machine), "first": errors[0].message if errors else "", "errors": len(errors)}
     if verdict == "unknown":
         return say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", **fields)
-    gpus = machine.gpus or ()
+    if machine.gpus is None:
+        template = plural(len(errors), "{model}: one problem. {first}", "{model}: {errors} problems. {first}")
+        return say(template, **fields)
+    gpus = machine.gpus
     names = sorted({gpu.name or gpu.pci_id or "GPU" for gpu in gpus})
     fields |= {"count": len(gpus), "names": ", ".join(names)}
     if len(errors) > 1:
@@ -148,10 +152,10 @@ def model_name(machine: Machine) -> str:
     """Name of the machine for people."""
     system = machine.system
     if system is None:
-        return say("This machine")
+        return say("The machine")
     name = system.product or system.board
     if name is None:
-        return system.vendor or say("This machine")
+        return system.vendor or say("The machine")
     return f"{system.vendor} {name}" if system.vendor and not name.startswith(system.vendor) else name
 
 

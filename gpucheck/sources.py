@@ -71,11 +71,11 @@ def recognise(name: str, data: bytes) -> Host | Parts:
             raise InputError(f"a damaged SMBIOS table: {error}", input=name) from None
     text = _decoded(data)
     if text is not None:
-        if text.lstrip()[:1] in "{[":
+        if text.lstrip().startswith("{"):
             return capture.parse_json(name, text.encode())
         if smbios.looks_like_dmidecode(text):
             return _named(smbios.parse_text(text), name)
-        if psu.looks_like_fru(text):
+        if psu.looks_like_ipmi_fru(text):
             return Parts(origin=name, psus=psu.from_ipmi_fru(text))
         if kernel_log.looks_like_kernel_log(text):
             log: KernelLog = kernel_log.parse(text, "file")

@@ -6,10 +6,10 @@ import pytest
 from gpucheck.errors import UsageError
 from gpucheck.explain import HEADINGS, all_codes, explain, sections, table_markdown
 from gpucheck.findings import CODES
-from gpucheck.rules import module_name
+from gpucheck.rules import machine_rules, module_name
 
 TESTS = Path(__file__).parent / "rules"
-RULES = [name for name in CODES if hasattr(import_module(module_name(name)), "check")]
+RULES = machine_rules()
 
 
 @pytest.mark.parametrize("name", CODES)
@@ -31,7 +31,13 @@ def test_every_rule_has_its_three_tests(name: str) -> None:
 def test_every_rule_has_the_form_of_a_rule(name: str) -> None:
     module = import_module(module_name(name))
     assert isinstance(module.NEEDS, tuple)
+    assert callable(module.check)
     assert (module.__doc__ or "").partition("\n")[0] == CODES[name].summary
+
+
+def test_every_module_that_judges_is_asked() -> None:
+    judging = {name for name in CODES if hasattr(import_module(module_name(name)), "check")}
+    assert judging == set(RULES)
 
 
 def test_no_rule_without_a_code() -> None:

@@ -95,6 +95,11 @@ def test_a_missing_bridge_makes_the_distance_unknown() -> None:
     assert topology.pair_class("0000:04:00.0", "0000:82:00.0", broken) == "?"
 
 
+def test_a_conventional_bridge_below_the_switch_is_one_more() -> None:
+    known = topology.tree((*SERVER, bridge("0000:0b:00.0", "0000:03:10.0"), gpu("0000:0c:00.0", "0000:0b:00.0")))
+    assert topology.pair_class("0000:04:00.0", "0000:0c:00.0", known) == "PXB"
+
+
 def test_a_loop_of_parents_ends() -> None:
     loop = topology.tree([bridge("0000:01:00.0", "0000:02:00.0"), bridge("0000:02:00.0", "0000:01:00.0")])
     assert len(topology.path_to_root("0000:01:00.0", loop)) == 1

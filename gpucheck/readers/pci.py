@@ -5,7 +5,7 @@ What is read, per function:
 * every function: ids, class, driver and the bridge above it, from one file (``uevent``) and one
   resolved path per bus;
 * bridges, displays, accelerators and NVSwitches: also NUMA node, link, BARs and the first 64 bytes
-  of configuration space, which need no root.
+  of configuration space, which need no root; all but bridges: their IOMMU group.
 
 Left out on purpose: link, BARs and NUMA node of everything else (network, disks, the processor's
 own registers: hundreds of functions on a server, and no question here is about them), and SR-IOV
@@ -438,7 +438,7 @@ class _Bus:
         return function.model_copy(
             update={
                 "numa_node": node,
-                "iommu_group": self.iommu_group(folder),
+                "iommu_group": None if function.is_bridge else self.iommu_group(folder),
                 "link": self.link(folder, address),
                 "bars": self.bars(folder, function, config),
                 "boot_vga": None if boot_vga is None else boot_vga == 1,

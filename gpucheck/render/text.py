@@ -347,13 +347,28 @@ def smoke(report: SmokeReport) -> None:
         _heading(out, say("Against the training on one device"))
         text = say(
             "Parameters differ by at most {difference} (allowed {tolerance}), replicas among themselves by {spread}.",
-            difference=_shown(report.numerics.max_param_difference),
-            tolerance=report.numerics.tolerance,
-            spread=_shown(report.numerics.replica_spread),
+            difference=_small(report.numerics.max_param_difference),
+            tolerance=_small(report.numerics.tolerance),
+            spread=_small(report.numerics.replica_spread),
+        )
+        out.print(_in(Text(text), 2))
+    if report.scaling is not None:
+        _heading(out, say("Speed"))
+        text = say(
+            "{all:,.0f} examples/s together, {single:,.0f} by one device alone on average ({efficiency:.0%} of the sum). "
+            "The slowest, which the group waits for: {slowest}.",
+            all=report.scaling.all,
+            single=report.scaling.single,
+            efficiency=report.scaling.efficiency,
+            slowest=report.scaling.slowest,
         )
         out.print(_in(Text(text), 2))
     for finding in report.findings:
         _finding(out, finding)
+
+
+def _small(value: float | None) -> str:
+    return _UNKNOWN if value is None else "0" if value == 0 else f"{value:.0e}"
 
 
 # --- explain and catalog ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ A rule module has
 - optionally ``lacks(machine)``: names of single facts (as :attr:`~gpucheck.facts.Gap.fact` writes
   them) that were not read although the rest could be judged.
 
-Modules without ``check`` document findings that another room makes.
+Modules without ``check`` document findings that another room makes: those of the training (GC8xx).
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ def module_name(name: str) -> str:
     return f"{__name__}.{name.replace('-', '_')}"
 
 
+def machine_rules() -> list[str]:
+    """Names of the rules that judge a machine, causes before counts. What the training finds is left
+    out, so that a probe does not pay for its modules."""
+    names = (name for name, code in CODES.items() if not code.code.startswith("GC8"))
+    return sorted(names, key=lambda name: CODES[name].stage)
+
+
 def judge(machine: Machine, view: View) -> tuple[tuple[Finding, ...], tuple[Unchecked, ...]]:
     """Apply every rule; return findings in order, and the rules that lacked facts.
 
@@ -55,11 +62,9 @@ def judge(machine: Machine, view: View) -> tuple[tuple[Finding, ...], tuple[Unch
     """
     found: list[Finding] = []
     unchecked: list[Unchecked] = []
-    for name in sorted(CODES, key=lambda name: CODES[name].stage):
+    for name in machine_rules():
         module = import_module(module_name(name))
-        check = cast("Check | None", getattr(module, "check", None))
-        if check is None:
-            continue
+        check = cast(Check, module.check)
         missing = [need for need in module.NEEDS if getattr(machine, need) is None]
         if not missing:
             found.extend(check(machine, replace(view, found=tuple(found))))

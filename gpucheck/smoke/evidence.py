@@ -176,7 +176,7 @@ def _weigh(
             unproven.append(device)
 
     findings += _missing(plan, {device.address for device in devices}, build)
-    devices += [_not_listed(card) for card in _absent(plan, devices)]
+    devices += [not_listed(card) for card in _absent(plan, devices)]
     numerics = Numerics(
         max_param_difference=result["max_param_difference"],
         replica_spread=result["replica_spread"],
@@ -193,14 +193,7 @@ def _weigh(
     failed = any(item.severity == "error" for item in findings)
     if on_gpu and expect_gpus is not None and used < expect_gpus and not failed:
         failed = True
-        findings.append(
-            finding(
-                "gpu-count-mismatch",
-                "error",
-                "machine",
-                say("{used} GPUs took part and {expected} are expected.", used=used, expected=expect_gpus),
-            )
-        )
+        findings = _unmet(findings, used, expect_gpus)
     verdict: Verdict = "fail" if failed else "not-run" if unproven else "pass"
     return Judgement(
         verdict=verdict,
@@ -213,6 +206,15 @@ def _weigh(
         tensorflow=build,
         global_batch=result["global_batch"],
     )
+
+
+def _unmet(findings: Sequence[Finding], used: int, expected: int) -> list[Finding]:
+    """An expectation that is not met makes what explains it an error; else it stands alone."""
+    explain = ("gpu-busy", "gpu-unused-in-training")
+    if any(item.name in explain for item in findings):
+        return [item.model_copy(update={"severity": "error"}) if item.name in explain else item for item in findings]
+    message = say("{used} GPUs took part and {expected} are expected.", used=used, expected=expected)
+    return [*findings, finding("gpu-count-mismatch", "error", "machine", message)]
 
 
 def _headline(
@@ -338,7 +340,8 @@ def _absent(plan: Train, devices: Iterable[SmokeDevice]) -> list[Card]:
     return [card for card in (*plan.cards, *plan.left_out) if card.address not in seen]
 
 
-def _not_listed(card: Card) -> SmokeDevice:
+def not_listed(card: Card) -> SmokeDevice:
+    """A card that was not trained on."""
     return SmokeDevice(
         device=None,
         address=card.address,
@@ -535,7 +538,7 @@ def _slow(devices: Sequence[SmokeDevice]) -> list[Finding]:
 
 def _no_devices(plan: Train, outcome: Outcome, build: TensorFlowBuild | None) -> Judgement:
     """TensorFlow started and listed no GPU."""
-    devices = tuple(_not_listed(card) for card in _absent(plan, ()))
+    devices = tuple(not_listed(card) for card in _absent(plan, ()))
     if build is not None and not build.cuda and not build.rocm:
         name = "tensorflow-cpu-only-build"
         message = say(
@@ -618,7 +621,7 @@ def _not_done(
     return Judgement(
         verdict=verdict,
         headline=problem.message,
-        devices=tuple(_not_listed(card) for card in _absent(plan, ())),
+        devices=tuple(not_listed(card) for card in _absent(plan, ())),
         findings=tuple(found),
         tensorflow=build,
     )

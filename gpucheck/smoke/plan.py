@@ -145,6 +145,13 @@ def decide(
     is trained for, and fails, and an unreadable bus is not an empty one. ``wait`` counts as
     ``fail`` here: waiting is the caller's.
     """
+    replicas = request.count or len(cards or ()) or 1
+    if global_batch is not None and global_batch < replicas:
+        raise UsageError(
+            say("A batch of {batch} samples is too small for {n} devices.", batch=global_batch, n=replicas),
+            input="--batch",
+            hint=say("each device needs at least one sample"),
+        )
     if steps < 1:
         raise UsageError(say("A training has at least one step."), input="--steps")
     if request.kind == "cpu":
@@ -164,7 +171,7 @@ def decide(
         return Train(_gpu_job(1, steps, global_batch), environment=_IN_PCI_ORDER)
     if not cards:
         if request.kind == "auto" and not expect_gpus:
-            count = min(4, max(2, os.cpu_count() or 2))
+            count = min(4, max(2, os.cpu_count() or 2), global_batch or 4)
             return Train(_cpu_job(count, steps, global_batch), environment=_NO_GPU)
         return DoNotTrain("fail", say("Nothing was trained: there is no GPU on PCI."), findings=(_no_gpu(expect_gpus),))
 

@@ -25,7 +25,7 @@ import gpucheck
 from gpucheck.findings import in_order
 from gpucheck.host import end_group
 from gpucheck.smoke import plan as planning
-from gpucheck.smoke.evidence import Judgement, Outcome, Sample, judge
+from gpucheck.smoke.evidence import Judgement, Outcome, Sample, judge, not_listed
 from gpucheck.smoke.job import Job
 from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
 from gpucheck.smoke.report import EXIT_CODES, SmokeReport
@@ -123,7 +123,8 @@ def smoke(
         machine = look_again()
         plan = decide()
     if isinstance(plan, DoNotTrain):
-        return _report(Judgement(plan.verdict, plan.headline, findings=plan.findings))
+        devices = tuple(not_listed(card) for card in plan.cards)
+        return _report(Judgement(plan.verdict, plan.headline, devices=devices, findings=plan.findings))
     stop_watch = _watch() if plan.job.kind == "gpu" else None
     samples: Sequence[Sample] | None = None
     try:

@@ -163,15 +163,15 @@ def test_built_by_dkms_but_not_in_the_list_yet(tmp_path: Path) -> None:
 
 
 def test_library_versions_are_numbers_in_order() -> None:
-    names = ["libnvidia-ml.so.1", "libnvidia-ml.so.550.54", "libnvidia-ml.so.470.223.02", "libnvidia-ml.so"]
+    names = ["libnvidia-ml.so.1", "libnvidia-ml.so.550.127.08", "libnvidia-ml.so.550.54", "libnvidia-ml.so"]
     assert driver.library_versions([*names, "libnvidia-ml.so.550.54", "libcuda.so.1.1"]) == (
-        "470.223.02",
         "550.54",
+        "550.127.08",
     )
 
 
 def test_library_folder_without_a_library_is_known_to_hold_none(tmp_path: Path) -> None:
-    found = read(tmp_path, {"/usr/lib/libc.so.6": ""}, ("/usr/lib/x86_64",))
+    found = read(tmp_path, {"/usr/lib64": None}, ("/usr/lib/x86_64",))
     assert found.library_versions == ()
 
 

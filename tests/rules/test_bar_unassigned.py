@@ -150,6 +150,76 @@ def test_window_of_a_bridge_is_evidence_but_no_proof() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pcieport 0000:00:1d.4: BAR 13: failed to assign [mem size 0x1000]",
+        "pcieport 0000:00:1d.4: BAR 15: assigned [mem 0x4000000000-0x4011ffffff 64bit pref]",
+        "pcieport 0000:00:1d.5: BAR 15: failed to assign [mem size 0xc00000000 64bit pref]",
+    ],
+)
+def test_other_windows_say_nothing(line: str) -> None:
+    made = machine(blind(bars=None), kernel_log=log(line), pci=BEHIND_A_PORT)
+    assert "bar-unassigned" not in names(made)
+
+
+def test_new_kernels_name_the_window() -> None:
+    line = "pcieport 0000:00:1d.4: bridge window [mem size 0xc00000000 64bit pref]: can't assign; no space"
+    made = machine(blind(bars=None), kernel_log=log(line), pci=BEHIND_A_PORT)
+    assert only("bar-unassigned", made).confidence == "possible"
+
+
+def test_0m_without_any_address() -> None:
+    line = "NVRM: BAR1 is 0M @ 0x0 (PCI:30000000:01.0)"
+    finding = only("bar-unassigned", machine(blind(), kernel_log=log(line)))
+    assert (finding.subject, finding.confidence) == ("machine", "likely")
+    assert names(machine(gpu(), kernel_log=log(line))) == []
+
+
+def test_bus_that_was_scanned_anew() -> None:
+    line = "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:04:00.0)"
+    assert only("bar-unassigned", machine(blind(), kernel_log=log(line))).confidence == "likely"
+    assert names(machine(gpu(), kernel_log=log(line))) == []
+
+
+REFUSED = "pci 0000:05:00.0: BAR 1 [mem size 0x800000000 64bit pref]: failed to assign"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("pci 0000:05:00.0: BAR 1 [mem size 0x00100000 64bit pref]: failed to assign",),
+        (
+            "pci 0000:05:00.0: BAR 1 [mem size 0x800000000 64bit pref]: can't assign; no space",
+            REFUSED.replace("failed to assign", "assigned"),
+        ),
+        ("pci 0000:05:00.0: [10de:1b38] type 00 class 0x030200", REFUSED.replace("BAR 1", "BAR 6")),
+        ("pci 0000:05:00.0: [8086:6f08] type 01 class 0x060400", REFUSED.replace("BAR 1", "bridge window")),
+    ],
+    ids=["small", "assigned in the end", "ROM", "bridge"],
+)
+def test_log_alone_with_false_friends(lines: tuple[str, ...]) -> None:
+    assert names(Machine(kernel_log=log(*lines))) == []
+
+
+def test_log_alone_with_a_device_that_says_what_it_is() -> None:
+    class_line = "pci 0000:05:00.0: [10de:1b38] type 00 class 0x030200"
+    assert only("bar-unassigned", Machine(kernel_log=log(REFUSED))).confidence == "possible"
+    assert only("bar-unassigned", Machine(kernel_log=log(class_line, REFUSED))).confidence == "likely"
+
+
+def test_log_about_a_device_that_is_no_gpu_of_this_machine() -> None:
+    assert names(machine(gpu(), kernel_log=log(REFUSED), pci=None)) == []
+    assert names(machine(kernel_log=log(REFUSED), pci=(bridge("0000:00:03.0"),))) == ["no-gpu-found"]
+
+
+def test_log_beside_nvml_that_lists_other_cards() -> None:
+    listed = gpu(on_pci=None, driver=None, driver_read=False, bars=None, config_dead=None)
+    zero = "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:73:00.0)"
+    made = machine(listed, pci=None, kernel_log=log(zero, zero.replace("73", "04"), REFUSED.replace("05", "04")))
+    assert [f.subject for f in found(made)] == ["0000:73:00.0"]
+
+
 def test_legacy_boot_is_shown() -> None:
     made = machine(blind(bars=UNASSIGNED))
     assert made.driver is not None
@@ -166,6 +236,7 @@ def test_window_above_4_gib_tells_size_from_switch() -> None:
     assert "root bus resource" in unknown.next_test[0].do
     off = only("bar-unassigned", machine(blind(bars=UNASSIGNED), kernel_log=log(LOW)))
     assert "CSM" in off.remedy[0]
+    assert not any("root bus resource" in test.do for test in off.next_test)
     small = only("bar-unassigned", machine(blind(bars=UNASSIGNED), kernel_log=log(LOW, HIGH)))
     assert "MMIO" in small.remedy[0]
     assert not any("Above 4G" in step for step in small.remedy)
@@ -207,6 +278,12 @@ def test_menu_names_of_the_model() -> None:
         "Set MMIO High Size to 256G.",
     )
     assert finding.sources == ("X manual",)
+
+
+def test_bar_whose_size_nobody_kept() -> None:
+    finding = only("bar-unassigned", machine(blind(bars=(bar(1, None, assigned=False), bar(3, 32 * MIB)))))
+    assert finding.message == "Tesla P40 at 0000:04:00.0 has a memory BAR without an address."
+    assert finding.evidence[0].text == "BAR 1: no address, size unknown"
 
 
 def test_dead_card_is_another_rules_matter() -> None:

@@ -222,6 +222,16 @@ def test_a_card_outside_the_grant_is_listed_and_not_missed():
     assert found(judgement) == [("gpu-count-mismatch", "error", "machine")]
 
 
+def test_an_unmet_expectation_makes_its_explanation_an_error():
+    result = good()
+    for key in ("devices", "replicas"):
+        del result[key][1]
+    plan = Train(PLAN.job, cards=(CARDS[0], Card(SECOND, "amd")))
+    judgement = weigh(result, watched(FIRST), plan=plan, expect_gpus=2)
+    assert found(judgement) == [("gpu-unused-in-training", "error", SECOND)]
+    assert judgement.verdict == "fail"
+
+
 def test_a_card_that_computes_wrongly_by_itself_is_named():
     result = good()
     result["devices"][1]["alone_difference"] = 0.5

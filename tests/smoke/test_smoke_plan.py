@@ -90,6 +90,12 @@ def test_logical_devices_cannot_meet_an_expectation():
         plan("cpu:2", (), expect_gpus=2)
 
 
+@pytest.mark.parametrize("more", [{"steps": 0}, {"global_batch": 2}])
+def test_a_training_without_a_step_or_a_sample_for_each_device_is_a_usage_error(more):
+    with pytest.raises(UsageError):
+        plan("cpu:3", (), **more)
+
+
 def test_a_busy_card_is_not_trained_on():
     chosen = plan("auto", (card(FIRST, 1, processes=(77,)), card(SECOND, 2, processes=())))
     assert isinstance(chosen, DoNotTrain)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.facts import Gpu, Machine
+from gpucheck.facts import Gpu, Machine, NvmlGpu
 from gpucheck.smoke.evidence import TOLERANCE, Judgement, Outcome, judge
 from gpucheck.smoke.job import Job, Shard
 from gpucheck.smoke.plan import DeviceRequest, Train
@@ -266,6 +266,25 @@ def test_a_card_that_tensorflow_cannot_use_fails_and_is_never_replaced_by_a_cpu(
     assert finding.name in ("tensorflow-cpu-only-build", "tensorflow-sees-no-gpu")
     (device,) = report.devices
     assert (device.address, device.device, device.used) == ("0000:04:00.0", None, False)
+
+
+@pytest.mark.parametrize("if_busy", ["fail", "wait"])
+def test_busy_cards_are_left_alone(monkeypatch, if_busy):
+    monkeypatch.setattr("gpucheck.smoke.run.POLL_SECONDS", 0.01)
+
+    def machine(*processes: int) -> Machine:
+        nvml = NvmlGpu(index=0, uuid="GPU-1", processes=processes)
+        return Machine(gpus=(Gpu(address="0000:04:00.0", vendor="nvidia", nvml=nvml),))
+
+    looks = iter([machine(77), machine()])
+    report = smoke(DeviceRequest.parse("gpu"), machine(77), if_busy=if_busy, timeout=60, look_again=lambda: next(looks))
+    if if_busy == "fail":
+        assert (report.verdict, report.exit_code) == ("not-run", 3)
+        assert [finding.name for finding in report.findings] == ["gpu-busy"]
+        assert [(device.address, device.used) for device in report.devices] == [("0000:04:00.0", False)]
+    else:  # the card got free, and so it was trained for
+        assert list(looks) == []
+        assert "gpu-busy" not in [finding.name for finding in report.findings]
 
 
 def test_the_samples_do_not_depend_on_the_split():

@@ -1,0 +1,102 @@
+"""Ratios of run times, measured side by side in one run: what a command costs over what it needs.
+
+Each pair runs alternately, so that whatever else the machine does hits both alike; the ratio is
+that of the fastest runs. Nothing here fails: it prints, a person judges.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+ROUNDS = 9
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A command, what it is measured against, and the ratio that is wanted."""
+
+    name: str
+    command: list[str]
+    base_name: str
+    base: list[str]
+    wanted: float
+    rounds: int = ROUNDS
+
+
+def gpucheck(*arguments: str) -> list[str]:
+    return [PYTHON, "-m", "gpucheck", *arguments]
+
+
+def python(code: str) -> list[str]:
+    return [PYTHON, "-c", code]
+
+
+PAIRS = [
+    Pair("--version", gpucheck("--version"), "python -c pass", python("pass"), 3.0),
+    Pair(
+        "probe --json",
+        gpucheck("probe", "--json"),
+        "import typer, psutil, pynvml, pydantic",
+        python("import typer, psutil, pynvml; from pydantic import BaseModel"),
+        1.3,
+    ),
+    Pair(
+        "advise --model R730 --json",
+        gpucheck("advise", "--model", "R730", "--gpu", "P40", "--count", "2", "--json"),
+        "import typer, pydantic",
+        python("import typer; from pydantic import BaseModel"),
+        1.4,
+    ),
+    Pair(
+        "smoke --devices cpu:4 --json",
+        gpucheck("smoke", "--devices", "cpu:4", "--json"),
+        "import tensorflow",
+        python("import tensorflow"),
+        1.4,
+        rounds=3,
+    ),
+]
+
+
+def seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - start
+
+
+def measure(pair: Pair) -> tuple[float, float]:
+    """Fastest run of the command and of its base, in seconds."""
+    seconds(pair.command), seconds(pair.base)
+    rounds = [(seconds(pair.command), seconds(pair.base)) for _ in range(pair.rounds)]
+    return min(command for command, _ in rounds), min(base for _, base in rounds)
+
+
+def others() -> list[Pair]:
+    """Other programs that answer a part of the same question, where they are installed."""
+    known = {"lshw": ["lshw", "-short"], "inxi": ["inxi", "-Fxz"], "gpustat": ["gpustat", "--json"]}
+    return [
+        Pair("probe --json", gpucheck("probe", "--json"), name, command, 1.0, rounds=3)
+        for name, command in known.items()
+        if shutil.which(command[0])
+    ]
+
+
+def main() -> None:
+    print(f"{'command':<32}{'seconds':>9}  {'against':<42}{'seconds':>9}{'ratio':>8}{'wanted':>9}")
+    for pair in [*PAIRS, *others()]:
+        command, base = measure(pair)
+        ratio = command / base
+        mark = "" if ratio <= pair.wanted else "  above"
+        print(
+            f"{pair.name:<32}{command:>9.3f}  {pair.base_name:<42}{base:>9.3f}{ratio:>8.2f}{pair.wanted:>8.1f}{mark}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
