@@ -161,6 +161,7 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
     sockets = _first(part.cpu_sockets for part in parts)
     cpu = _first(part.cpu for part in parts)
     tree = topology.tree(pci or ())
+    unread = {gap.fact for part in parts for gap in part.gaps}
     multi = _multi_gpu_ids(catalog, gpu_functions(pci or ()))
     found = []
     for function in gpu_functions(pci or ()):
@@ -187,7 +188,7 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
                 slot=slot,
                 link=function.link,
                 port_link=port.link if port is not None and card_switch is None else None,
-                bars=function.bars,
+                bars=None if f"gpus.{function.address}.bars" in unread else function.bars,
                 config_dead=function.config_dead,
                 on_pci=True,
                 nvml=seen,

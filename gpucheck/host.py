@@ -116,7 +116,8 @@ class LiveHost:
         with open(self._inside(path), "rb", buffering=0) as file:
             pieces: list[bytes] = []
             left = limit
-            while left > 0 and (piece := file.read(left)):
+            # Not more at once: for /proc/sys the kernel makes a buffer of the size that is asked for.
+            while left > 0 and (piece := file.read(min(left, 1 << 16))):
                 pieces.append(piece)
                 left -= len(piece)
             return b"".join(pieces)

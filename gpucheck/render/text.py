@@ -355,8 +355,8 @@ def smoke(report: SmokeReport) -> None:
     if report.scaling is not None:
         _heading(out, say("Speed"))
         text = say(
-            "{all:,.0f} examples/s together, {single:,.0f} by one device alone on average ({efficiency:.0%} of the sum). "
-            "The slowest, which the group waits for: {slowest}.",
+            "{all:,.0f} examples/s together, {single:,.0f} by one device alone on average ({efficiency:.0%} of "
+            "the sum). The slowest, which the group waits for: {slowest}.",
             all=report.scaling.all,
             single=report.scaling.single,
             efficiency=report.scaling.efficiency,

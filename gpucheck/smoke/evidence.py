@@ -37,8 +37,8 @@ MOST_LEFT_BYTES = 64 << 20
 SLOW = 0.85
 """Share of the median speed of equal cards under which one of them is slow."""
 
-_CREATED = re.compile(r"Created device \S*device:(GPU:\d+) .*pci bus id: ([0-9a-fA-F:.]+)")
-_BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
+_CREATED = re.compile(r"Created device \S*device:(GPU:\d+) (.*)")
+_DESCRIBED = re.compile(r"name: (.+?), pci bus id: ([0-9a-fA-F:.]+)")
 _TELLING = re.compile(
     r"dlopen|cuda drivers|cuInit|CUDA_ERROR|failed call|Skipping registering|compute capability"
     r"|Ignoring visible gpu|not built with|NCCL|Could not find|Error|error|Xid",
@@ -140,19 +140,19 @@ def _weigh(
     on_gpu = plan.job.kind == "gpu"
     findings = list(plan.findings)
     replicas: dict[str, dict[str, Any]] = {replica["device"]: replica for replica in result["replicas"]}
-    addresses = _addresses(result["devices"], outcome.stderr)
+    identities = _identities(result["devices"], outcome.stderr)
     devices: list[SmokeDevice] = []
     unproven: list[SmokeDevice] = []
     for entry in result["devices"]:
         replica = replicas.get(entry["device"], {})
-        address = addresses.get(entry["device"])
+        address, name = identities.get(entry["device"], (None, None))
         nvml = _nvml_evidence(address, samples or (), outcome.pid) if on_gpu else None
         doubts = _doubts(plan, entry["device"], replica, nvml)
         unknown = _unknown(address, replica, nvml) if on_gpu else ()
         device = SmokeDevice(
             device=entry["device"],
             address=address,
-            name=entry.get("name"),
+            name=name,
             used=not doubts,
             replica_steps=replica.get("steps", 0),
             examples_per_second=entry.get("alone_per_second"),
@@ -256,17 +256,16 @@ def _headline(
     )
 
 
-def _addresses(devices: Iterable[Mapping[str, Any]], stderr: Iterable[str]) -> dict[str, str]:
-    """PCI address of each TensorFlow device: from its description, else from the log line that
-    TensorFlow writes when it makes the device."""
-    found: dict[str, str] = {}
-    texts = [(match[1], match[2]) for line in stderr if (match := _CREATED.search(line))]
-    for device in devices:
-        if match := _BUS_ID.search(device.get("description") or ""):
-            texts.append((device["device"], match[1]))
-    for device_name, text in texts:
-        if address := pci_address(text):
-            found[device_name] = address
+def _identities(devices: Iterable[Mapping[str, Any]], stderr: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """TensorFlow device to PCI address and name: from its description, else from the line with the
+    same text that TensorFlow logs when it makes the device."""
+    texts = {match[1]: match[2] for line in stderr if (match := _CREATED.search(line))}
+    texts |= {device["device"]: device["description"] for device in devices if device.get("description")}
+    found = {}
+    for device_name, text in texts.items():
+        match = _DESCRIBED.search(text)
+        if match and (address := pci_address(match[2])):
+            found[device_name] = (address, match[1])
     return found
 
 
@@ -631,7 +630,8 @@ def _subject(outcome: Outcome) -> str:
     """The device that was at work alone, by its address where the log names it."""
     if outcome.phase != "alone" or outcome.device is None:
         return "machine"
-    return _addresses((), outcome.stderr).get(outcome.device, outcome.device)
+    address, _ = _identities((), outcome.stderr).get(outcome.device, (outcome.device, ""))
+    return address
 
 
 def _where(outcome: Outcome) -> str:

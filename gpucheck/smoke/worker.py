@@ -22,6 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from gpucheck.smoke.job import Job, Shard
@@ -92,37 +93,31 @@ class Training:
         return names
 
     def describe(self) -> list[dict[str, Any]]:
-        """What TensorFlow says of each device; ``description`` holds a GPU's PCI bus id."""
+        """What TensorFlow says of each device. A GPU's ``description`` holds its name and PCI bus
+        id; it is None where this version does not give it, since the module is not part of the
+        public interface. The parent then reads the log, which has the same text."""
+        tf = self.tf
         if self.job.kind == "cpu":
             return [{"device": device} for device in self.devices]
-        cards = self.tf.config.list_physical_devices("GPU")
-        descriptions = self._descriptions()
-        described = []
-        for device, card in zip(self.devices, cards, strict=True):
-            details = self.tf.config.experimental.get_device_details(card)
-            capability = details.get("compute_capability")
-            described.append(
-                {
-                    "device": device,
-                    "name": details.get("device_name"),
-                    "compute_capability": ".".join(map(str, capability)) if capability else None,
-                    "description": descriptions.get(device),
-                }
-            )
-        return described
-
-    def _descriptions(self) -> dict[str, str]:
-        """Device name to TensorFlow's own description, empty where this version has none: the
-        module is not part of the public interface, and the parent can read the log instead."""
-        try:
+        descriptions = {}
+        with suppress(ImportError, AttributeError, ValueError, RuntimeError, tf.errors.OpError):
             from tensorflow.python.client import device_lib
 
-            config = self.tf.compat.v1.ConfigProto()
+            config = tf.compat.v1.ConfigProto()
             config.gpu_options.allow_growth = True
-            listed = device_lib.list_local_devices(config)
-        except (ImportError, AttributeError, self.tf.errors.OpError):
-            return {}
-        return {_short(device.name): device.physical_device_desc for device in listed}
+            for device in device_lib.list_local_devices(config):
+                descriptions[_short(device.name)] = device.physical_device_desc
+        return [
+            {"device": device, "description": descriptions.get(device), "peak_bytes": self.peak_bytes(device)}
+            for device in self.devices
+        ]
+
+    def peak_bytes(self, device: str) -> int | None:
+        """Most memory that TensorFlow's allocator had given out; None where it keeps no count."""
+        try:
+            return int(self.tf.config.experimental.get_memory_info(device)["peak"])
+        except (ValueError, KeyError, self.tf.errors.OpError):
+            return None
 
     # --- model and data -----------------------------------------------------------------------
 
@@ -191,16 +186,11 @@ class Training:
         """Train, compare, measure."""
         alone = self.alone()
         together = self.together()
-        result = {
+        return {
             **together,
             "devices": [{**device, **own} for device, own in zip(self.describe(), alone, strict=True)],
             "global_batch": self.total,
         }
-        if self.job.kind == "gpu":
-            for entry in result["devices"]:
-                info = self.tf.config.experimental.get_memory_info(entry["device"])
-                entry["peak_bytes"] = info["peak"]
-        return result
 
     def alone(self) -> list[dict[str, Any]]:
         """One update on each device by itself: its speed, and how far its result is from the

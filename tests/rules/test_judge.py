@@ -1,5 +1,7 @@
 """The runner, and what holds for all rules: healthy machines are silent, odd facts raise nothing."""
 
+import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from gpucheck import facts
 from gpucheck.facts import Machine, Nvml
 from gpucheck.findings import CODES, SEVERITY_ORDER
+from gpucheck.readers.kernel_log import parse
 from gpucheck.rules import View, judge
 from rules.machines import MIB, amd, bar, blind, bridge, gpu, log, machine, names, no_driver, sockets, view
 
@@ -163,6 +166,24 @@ def test_no_rule_raises_for_odd_facts(made: Machine, expect: int | None) -> None
     assert severities == sorted(severities)
     assert {u.name for u in unchecked} <= set(CODES)
     assert len({(f.name, f.subject) for f in findings}) >= len({f.name for f in findings})
+
+
+def test_real_kernel_logs_raise_no_false_alarm(shared_machines: Path) -> None:
+    """Sixteen machines whose story is known; of one alone the log says what is wrong."""
+    spoken = {}
+    for file in sorted((shared_machines / "nvidia-bug-report").glob("*.log*")):
+        raw = file.read_bytes()
+        report = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8", "replace")
+        sections = re.split(r"^_{44}\n", report, flags=re.MULTILINE)
+        dmesg = next(section for section in sections if re.match(r"\s*\S*dmesg", section))
+        read = parse(dmesg.strip().partition("\n")[2], "dmesg")
+        assert len(read.lines) > 500
+        findings, _ = judge(Machine(kernel_log=read), View())
+        spoken[file.name] = [finding.name for finding in findings]
+    assert len(spoken) >= 16
+    assert {name: said for name, said in spoken.items() if said} == {
+        "z790-4090-mismatch.log.gz": ["driver-library-mismatch"]
+    }
 
 
 def test_a_loop_of_bridges_ends() -> None:

@@ -1,0 +1,104 @@
+"""The three questions as functions, for programs. ``gpucheck.probe`` and so on lead here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.catalog import load
+
+if TYPE_CHECKING:
+    from gpucheck.fit.report import Advice
+    from gpucheck.power import Redundancy
+    from gpucheck.probing import Probe
+
+
+def probe(
+    sources: Sequence[str] = (), *, expect_gpus: int | None = None, timeout: float = 10.0, catalog: str | None = None
+) -> Probe:
+    """What is in this machine (or in captures and dumps of one), and what is wrong with it.
+
+    Args:
+        sources: Paths of captures and dumps; empty for this machine.
+        expect_gpus: How many GPUs there should be.
+        timeout: Seconds that NVML may take.
+        catalog: Folder with catalog entries of your own.
+
+    Raises:
+        gpucheck.errors.InputError: A source cannot be read, or they are of two machines.
+    """
+    from gpucheck.probing import probe as look
+
+    return look(sources, expect_gpus=expect_gpus, timeout=timeout, catalog=load(catalog))
+
+
+def advise(
+    model: str | None,
+    *gpus: str,
+    cpus: int | None = None,
+    cpu_watts: int | None = None,
+    psu: str | None = None,
+    risers: Sequence[str] = (),
+    options: Sequence[str] = (),
+    input_volts: int | None = None,
+    redundancy: Redundancy | None = None,
+    ambient_c: int | None = None,
+    sources: Sequence[str] = (),
+    catalog: str | None = None,
+) -> Advice:
+    """Whether cards fit a server model, where, and what must be ordered with them.
+
+    Args:
+        model: Name as people type it; None: the probed machine, or with cards every model ranked.
+        *gpus: ``P40``, ``P40:2`` or ``2xP40``.
+        cpus: CPUs fitted.
+        cpu_watts: TDP of one CPU.
+        psu: Supplies fitted, ``2x1100``.
+        risers: ``3=alternate`` and the like.
+        options: ``KEY=CHOICE`` of the server's other options.
+        input_volts: Mains voltage.
+        redundancy: How many supplies may fail.
+        ambient_c: Temperature of the inlet air.
+        sources: Captures or dumps of the machine: what they show counts as stated.
+        catalog: Folder with catalog entries of your own.
+
+    Raises:
+        gpucheck.errors.UsageError: A name is unknown, or the request contradicts itself.
+        gpucheck.errors.InputError: A source cannot be read.
+    """
+    from gpucheck.fit.ask import Asked, answer
+
+    asked = Asked(
+        model=model,
+        gpus=gpus,
+        cpus=cpus,
+        cpu_watts=cpu_watts,
+        psu=psu,
+        risers=tuple(risers),
+        options=tuple(options),
+        input_volts=input_volts,
+        redundancy=redundancy,
+        ambient_c=ambient_c,
+        sources=tuple(sources),
+    )
+    return answer(asked, load(catalog))
+
+
+def smoke(devices: str = "auto", **options: Any) -> Any:
+    """Train data-parallel on every card; see :func:`gpucheck.smoke.run.smoke` for the options.
+
+    Args:
+        devices: ``auto``, ``gpu`` or ``cpu:N``.
+        **options: Passed on.
+
+    Raises:
+        gpucheck.errors.UsageError: ``devices`` names none.
+    """
+    from gpucheck.assemble import assemble
+    from gpucheck.probing import gather
+    from gpucheck.smoke.plan import DeviceRequest
+    from gpucheck.smoke.run import smoke as train
+
+    request = DeviceRequest.parse(devices)
+    machine = None if request.kind == "cpu" else assemble(gather(()), load())
+    return train(request, machine, **options)
