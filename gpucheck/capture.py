@@ -15,7 +15,6 @@ An archive (tar, also compressed) or a folder with ``sys`` or ``proc`` in it wor
 from __future__ import annotations
 
 import base64
-import binascii
 import bz2
 import errno
 import gzip
@@ -33,8 +32,8 @@ from gpucheck.errors import InputError
 from gpucheck.host import READ_LIMIT, Completed, NvmlAnswers
 
 SCHEMA = "gpucheck/capture/1"
-UNPACKED_LIMIT = 1 << 30
-"""Most bytes that an archive may unpack to; a capture of a big server is under 10 MiB."""
+UNPACKED_LIMIT = 256 << 20
+"""Most bytes that an archive may unpack to, files and all; a capture of a big server is under 10 MiB."""
 
 _ROOTS = ("sys", "proc", "dev", "etc", "var")
 _HOPS = 40
@@ -164,30 +163,38 @@ class CaptureHost:
 def from_json(name: str, document: Mapping[str, Any]) -> CaptureHost:
     """Build a host from a parsed ``gpucheck/capture/1`` document. InputError when its form is wrong."""
     try:
+        nvml, is_root = document.get("nvml"), document.get("root")
+        if not isinstance(nvml, dict | None):
+            raise ValueError("nvml is no object")
+        if not isinstance(is_root, bool | None):
+            raise ValueError("root is neither true nor false")
+        folders = document.get("folders", [])
+        if not isinstance(folders, list):
+            raise ValueError("folders is no list")
         return CaptureHost(
             name,
-            {_absolute(path): _content(path, value) for path, value in document.get("files", {}).items()},
-            {_absolute(path): str(target) for path, target in document.get("links", {}).items()},
-            folders=[_absolute(path) for path in document.get("folders", [])],
-            commands={
-                line: Completed(int(output["returncode"]), str(output["stdout"]), str(output["stderr"]))
-                for line, output in document.get("commands", {}).items()
-            },
-            nvml=document.get("nvml"),
-            is_root=document.get("root"),
+            {_absolute(path): _content(path, value) for path, value in _object(document, "files").items()},
+            {_absolute(path): _target(path, value) for path, value in _object(document, "links").items()},
+            folders=[_absolute(path) for path in folders],
+            commands={line: _completed(line, value) for line, value in _object(document, "commands").items()},
+            nvml=nvml,
+            is_root=is_root,
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"the capture is damaged: {type(error).__name__}: {error}",
-            input=name,
-            hint="make it again on the machine",
-        ) from None
+    except ValueError as error:
+        raise InputError(f"the capture is damaged: {error}", input=name, hint="make it again on the machine") from None
 
 
-def _absolute(path: str) -> str:
-    if not path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"not an absolute path: {path!r}")
-    return posixpath.normpath(path)
+def _object(document: Mapping[str, Any], key: str) -> dict[str, object]:
+    value = document.get(key, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is no object")
+    return value
+
+
+def _absolute(path: object) -> str:
+    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{str(path)[:80]!r} is no absolute path")
+    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def _content(path: str, value: object) -> bytes | OSError:
@@ -197,12 +204,24 @@ def _content(path: str, value: object) -> bytes | OSError:
         case {"base64": str(packed)}:
             try:
                 return base64.b64decode(packed, validate=True)
-            except binascii.Error:
-                raise ValueError(f"{path}: not base64") from None
-        case {"error": str(code)} if hasattr(errno, code):
-            number = getattr(errno, code)
+            except ValueError:  # binascii.Error is one, and so is text outside ASCII
+                raise ValueError(f"{path} is not base64") from None
+        case {"error": str(code)} if isinstance(number := getattr(errno, code, None), int):
             return OSError(number, os.strerror(number), path)
-    raise ValueError(f"{path}: neither text, base64 nor error")
+    raise ValueError(f"{path} is neither text, base64 nor error")
+
+
+def _target(path: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"the link {path} has no path as its target")
+    return value
+
+
+def _completed(line: str, value: object) -> Completed:
+    match value:
+        case {"returncode": int(code), "stdout": str(output), "stderr": str(errors)}:
+            return Completed(code, output, errors)
+    raise ValueError(f"the command {line[:80]!r} lacks returncode, stdout or stderr")
 
 
 def looks_like_archive(data: bytes) -> bool:
@@ -246,8 +265,13 @@ def unpack(name: str, data: bytes) -> bytes:
             f"the compressed file is cut off or damaged: {error}", input=name, hint="copy it again, whole"
         ) from None
     if len(unpacked) > UNPACKED_LIMIT:
-        raise InputError(f"unpacks to more than {UNPACKED_LIMIT >> 20} MiB", input=name)
+        raise _too_large(name)
     return unpacked
+
+
+def _too_large(name: str) -> InputError:
+    hint = "pack /sys and /proc as a snapshot tool does, without the data of disks"
+    return InputError(f"it unpacks to more than {UNPACKED_LIMIT >> 20} MiB", input=name, hint=hint)
 
 
 def from_archive(name: str, data: bytes) -> CaptureHost:
@@ -263,16 +287,20 @@ def from_archive(name: str, data: bytes) -> CaptureHost:
     files: dict[str, bytes | OSError] = {}
     links: dict[str, str] = {}
     folders: list[str] = []
+    size = 0
     try:
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
             for member in archive:
                 parts = [part for part in member.name.split("/") if part not in ("", ".")]
-                if ".." in parts:
+                if ".." in parts or member.name.startswith("/"):
                     raise InputError(
-                        f"member {member.name!r} would leave the archive's folder",
+                        f"the member {member.name[:80]!r} would leave the archive's folder",
                         input=name,
-                        hint="do not trust this file",
+                        hint="do not unpack this file as root; pack with names that do not begin with /",
                     )
+                size += member.size  # of a sparse file this is what reading it would give
+                if size > UNPACKED_LIMIT:
+                    raise _too_large(name)
                 path = "/" + "/".join(parts)
                 if member.issym():
                     links[path] = member.linkname
@@ -317,11 +345,20 @@ def _machine_root(name: str, paths: Iterable[str]) -> str:
     return roots.pop()
 
 
+def _word(digits: str) -> int:
+    """A number of at most 64 bits, which is all that hardware gives; so no sum of them can overflow."""
+    if len(digits) > 20 or not digits.strip("-").isdigit():
+        raise ValueError(f"{digits[:20]} is no number that a machine gives")
+    return int(digits)
+
+
 def parse_json(name: str, data: bytes) -> CaptureHost:
     """Read the JSON form. InputError for damaged JSON and for a document of another schema."""
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = json.loads(data, parse_int=_word, parse_constant=_word)
+    except RecursionError:
+        raise InputError("not a capture: JSON nested without end", input=name) from None
+    except ValueError as error:
         raise InputError(f"not valid JSON: {error}", input=name, hint="copy it again, whole") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:

@@ -12,15 +12,17 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from gpucheck.entries import Card, Entry, Server, Variant
 from gpucheck.errors import CatalogError, UsageError
-from gpucheck.facts import System
+
+if TYPE_CHECKING:
+    from gpucheck.facts import System
 
 _PACKAGE = Path(__file__).resolve().parent
 _INDEX = _PACKAGE / "_catalog.json"
@@ -64,7 +66,8 @@ _Model = TypeVar("_Model", bound=Entry)
 Raw = Mapping[str, Any]
 
 
-def _key(text: str) -> str:
+@lru_cache(maxsize=4096)
+def exact_name(text: str) -> str:
     """Letters and digits alone: ``RH2288 V3``, ``rh-2288v3`` and ``RH2288V3`` are one name."""
     return re.sub(r"[^a-z0-9+]", "", text.casefold())
 
@@ -131,7 +134,7 @@ class Catalog:
         for id, raw in self.servers.items():
             vendor = str(raw.get("vendor", ""))
             for name in [id, raw.get("model", id), *raw.get("names", ())]:
-                for form in (_key(str(name)), _key(f"{vendor} {name}"), loose_name(str(name))):
+                for form in (exact_name(str(name)), exact_name(f"{vendor} {name}"), loose_name(str(name))):
                     names.setdefault(form, set()).add(id)
         return names
 
@@ -145,13 +148,13 @@ class Catalog:
                 match = CardMatch(id, str(variant.get("id")))
                 named += [(name, match) for name in [variant.get("id"), *variant.get("names", ())]]
             for name, match in named:
-                exact.setdefault(_key(str(name)), set()).add(match)
+                exact.setdefault(exact_name(str(name)), set()).add(match)
                 loose.setdefault(loose_name(str(name)), set()).add(match)
         return exact, loose
 
     def find_servers(self, text: str) -> tuple[str, ...]:
         """Ids of the models that a typed name means, usually one. UsageError names the nearest."""
-        for form in (_key(text), loose_name(text)):
+        for form in (exact_name(text), loose_name(text)):
             if form and (found := self._server_names.get(form)):
                 return tuple(sorted(found))
         raise UsageError(
@@ -163,7 +166,7 @@ class Catalog:
     def find_cards(self, text: str) -> tuple[CardMatch, ...]:
         """Cards that a typed name means; several where sizes share a name. UsageError names the nearest."""
         exact, loose = self._card_names
-        found = exact.get(_key(text)) or loose.get(loose_name(text))
+        found = exact.get(exact_name(text)) or loose.get(loose_name(text))
         if not found and (wanted := _tokens(text)):
             # "3090 asus turbo": every word belongs to the name of one maker's variant.
             found = {

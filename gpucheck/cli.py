@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -76,24 +77,38 @@ Expect = Annotated[int | None, typer.Option("--expect-gpus", metavar="N", min=0,
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit code. Faults become one line, or one JSON document."""
     command = typer.main.get_command(app)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by the caller (>&-)
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         result = command.main(list(arguments), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
-    except typer.Exit as stop:
-        return stop.exit_code
     except typer.Abort:
         return 130
     except typer.TyperException as error:
+        if not error.format_message():  # no command: the help was printed instead
+            return UsageError.exit_code
         context = getattr(error, "ctx", None)
         hint = f"{context.command_path} --help" if context is not None else "gpucheck --help"
         return _refuse(UsageError(error.format_message(), hint=hint), arguments)
     except GpucheckError as error:
         return _refuse(error, arguments)
-    except BrokenPipeError:
-        # The reader of a pipe has gone (| head): not a fault of ours, and nothing may be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # The reader of a pipe has gone (| head): no fault of ours. Typer and rich make an exit of 1 of it,
+        # which would say that a problem was found.
+        _drop_output()
         return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _drop_output()
+        return _refuse(UsageError(f"standard output cannot be written: {error.strerror}"), ())
     return result if isinstance(result, int) else 0
+
+
+def _drop_output() -> None:
+    """Let nothing be written at exit: what Python still holds would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(error: GpucheckError, arguments: Sequence[str]) -> int:
@@ -325,8 +340,11 @@ def catalog_show(
     known = _catalog(catalog)
     try:
         entries: list[Any] = [known.server(id) for id in known.find_servers(name)]
-    except UsageError:
-        entries = [known.card(id) for id in dict.fromkeys(match.card for match in known.find_cards(name))]
+    except UsageError as no_server:
+        try:
+            entries = [known.card(id) for id in dict.fromkeys(match.card for match in known.find_cards(name))]
+        except UsageError:
+            raise UsageError("no such server or card in the catalog", input=name, hint=no_server.hint) from None
     documents = [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]
     if as_json:
         print(json.dumps({"schema": "gpucheck/catalog-show/1", "entries": documents}, indent=2))

@@ -23,6 +23,9 @@ HEADINGS = (
 
 _HEADING = re.compile(r"^[ \t]*(" + "|".join(HEADINGS) + r"):?[ \t]*(?:\n[ \t]*[-=~]+[ \t]*)?$", re.MULTILINE)
 
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n|- )")
+"""Inside a paragraph: neither beside an empty line nor before a list item."""
+
 
 class Explanation(Document):
     """One finding, explained."""
@@ -31,7 +34,7 @@ class Explanation(Document):
     name: str
     summary: str
     sections: dict[str, str]
-    """Heading to text; lines as in the source, without indent."""
+    """Heading to text: one line a paragraph, list item or source."""
 
 
 def explain(name_or_code: str) -> Explanation:
@@ -49,9 +52,13 @@ def explain(name_or_code: str) -> Explanation:
 
 
 def sections(docstring: str) -> dict[str, str]:
-    """Split a rule's docstring at its headings. Headings that are absent are left out."""
+    """Split a rule's docstring at its headings and undo its line breaks, so that the reader's width
+    counts. Headings that are absent are left out."""
     pieces = _HEADING.split(inspect.cleandoc(docstring))
-    return {heading: text.strip() for heading, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+    return {
+        heading: text.strip() if heading == "Sources" else _LINE_BREAK.sub(" ", text.strip())
+        for heading, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
 
 
 def all_codes() -> tuple[Code, ...]:

@@ -241,7 +241,7 @@ class NvmlGpu(Fact):
 
 
 class Nvml(Fact):
-    """NVML as a whole. ``gpus`` is None when it could not start or did not answer in time."""
+    """NVML as a whole. ``gpus`` is None when it could not start, or hung before it had counted the cards."""
 
     status: Literal["ok", "library-absent", "failed", "timed-out"]
     call: Text | None = None

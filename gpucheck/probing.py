@@ -15,7 +15,7 @@ from gpucheck.errors import InputError
 from gpucheck.facts import Counts, Expected, Machine, Parts
 from gpucheck.findings import Document, Finding, Unchecked
 from gpucheck.host import Host, LiveHost
-from gpucheck.text import plural, say
+from gpucheck.text import plural, say, shorten
 
 NVML_SECONDS = 10.0
 """How long NVML may take; starting a driver without persistence takes a few seconds per card."""
@@ -127,36 +127,56 @@ def _verdict(machine: Machine, findings: Sequence[Finding]) -> ProbeVerdict:
 
 
 def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], verdict: ProbeVerdict) -> str:
-    errors = [finding for finding in findings if finding.severity == "error"]
-    fields = {"model": model_name(machine), "first": errors[0].message if errors else "", "errors": len(errors)}
+    errors = [finding.message for finding in findings if finding.severity == "error"]
+    warnings = [finding.message for finding in findings if finding.severity == "warning"]
+    fields: dict[str, object] = {
+        "model": model_name(machine),
+        "first": (errors or warnings or [""])[0],
+        "errors": len(errors),
+        "warnings": len(warnings),
+    }
     if verdict == "unknown":
         return say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", **fields)
     if machine.gpus is None:
         template = plural(len(errors), "{model}: one problem. {first}", "{model}: {errors} problems. {first}")
         return say(template, **fields)
-    gpus = machine.gpus
-    names = sorted({gpu.name or gpu.pci_id or "GPU" for gpu in gpus})
-    fields |= {"count": len(gpus), "names": ", ".join(names)}
+    count = len(machine.gpus)
+    names = sorted({shorten(gpu.name or gpu.pci_id or "GPU") for gpu in machine.gpus})
+    fields |= {"count": count, "names": ", ".join(names)}
+    if not count:
+        one, many = "{model}: no GPU, one problem. {first}", "{model}: no GPU, {errors} problems. {first}"
+        return say(plural(len(errors), one, many) if errors else "{model}: no GPU.", **fields)
     if len(errors) > 1:
-        return say("{model}: {count} GPUs seen, {errors} problems. {first}", **fields)
-    if errors:
-        return say("{model}: {count} GPUs seen, one problem. {first}", **fields)
-    if not gpus:
-        return say("{model}: no GPU.", **fields)
-    if len(gpus) == 1:
-        return say("{model}: one GPU ({names}), no problem found.", **fields)
-    return say("{model}: {count} GPUs ({names}), no problem found.", **fields)
+        one, many = "{model}: one GPU, {errors} problems. {first}", "{model}: {count} GPUs, {errors} problems. {first}"
+    elif errors:
+        one, many = "{model}: one GPU, one problem. {first}", "{model}: {count} GPUs, one problem. {first}"
+    elif len(warnings) > 1:
+        one, many = (
+            "{model}: one GPU ({names}), no error, {warnings} warnings. {first}",
+            "{model}: {count} GPUs ({names}), no error, {warnings} warnings. {first}",
+        )
+    elif warnings:
+        one, many = (
+            "{model}: one GPU ({names}), no error, one warning. {first}",
+            "{model}: {count} GPUs ({names}), no error, one warning. {first}",
+        )
+    else:
+        one, many = (
+            "{model}: one GPU ({names}), no problem found.",
+            "{model}: {count} GPUs ({names}), no problem found.",
+        )
+    return say(plural(count, one, many), **fields)
 
 
 def model_name(machine: Machine) -> str:
     """Name of the machine for people."""
     system = machine.system
-    if system is None:
+    name = (system.product or system.board) if system is not None else None
+    if system is None or (name is None and system.vendor is None):
         return say("The machine")
-    name = system.product or system.board
-    if name is None:
-        return system.vendor or say("The machine")
-    return f"{system.vendor} {name}" if system.vendor and not name.startswith(system.vendor) else name
+    if name is None or system.vendor is None or name.startswith(system.vendor):
+        return shorten(name or system.vendor or "")
+    return f"{shorten(system.vendor)} {shorten(name)}"
 
 
 def require_model(machine: Machine, name: str) -> str:

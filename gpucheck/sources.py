@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from gpucheck import capture
 from gpucheck.errors import InputError
@@ -15,6 +18,9 @@ FORMS = (
     "a raw SMBIOS table, a kernel log, the text of 'ipmitool fru'"
 )
 READ_LIMIT = 256 << 20
+"""Most bytes of one dump."""
+
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def open_source(path: str) -> Host | Parts:
@@ -24,28 +30,41 @@ def open_source(path: str) -> Host | Parts:
         path: A file, a folder, or ``-`` for standard input.
 
     Raises:
-        InputError: it does not exist, cannot be read, or is in no form that is known.
+        InputError: it does not exist, cannot be read, is too large, or is in no form that is known.
     """
     if path == "-":
-        return recognise("standard input", sys.stdin.buffer.read(READ_LIMIT))
+        if sys.stdin is None:
+            raise InputError("it is closed", input="standard input", hint="pipe a dump into it")
+        return recognise("standard input", _bounded("standard input", sys.stdin.buffer))
     place = Path(path)
     try:
+        if not path or not place.exists():
+            raise InputError("no such file", input=path or "--from", hint="check the path")
         if place.is_dir():
             return _folder(place)
         if not place.is_file() and not place.is_fifo():
-            kind = "not a file or folder" if place.exists() else "no such file"
-            raise InputError(kind, input=path, hint="check the path")
-        with place.open("rb") as file:
-            data = file.read(READ_LIMIT)
+            raise InputError("not a file or folder", input=path, hint="check the path")
+        # Opening a pipe that nobody writes to would wait for ever; this way it is merely empty.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
+            os.set_blocking(file.fileno(), True)
+            data = _bounded(path, file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"cannot be read: {reason}", input=path, hint="check the path and the rights") from None
     return recognise(path, data)
 
 
+def _bounded(name: str, file: BinaryIO) -> bytes:
+    data = file.read(READ_LIMIT + 1)
+    if len(data) > READ_LIMIT:
+        raise InputError(f"larger than {READ_LIMIT >> 20} MiB: no dump of a machine is", input=name)
+    return data
+
+
 def _folder(place: Path) -> Host:
     if (place / "capture.json").is_file():
-        return capture.parse_json(str(place), (place / "capture.json").read_bytes())
+        with (place / "capture.json").open("rb") as file:
+            return capture.parse_json(str(place), _bounded(str(place), file))
     if (place / "sys").is_dir() or (place / "proc").is_dir():
         return LiveHost(place)
     raise InputError(
@@ -65,16 +84,13 @@ def recognise(name: str, data: bytes) -> Host | Parts:
         return capture.from_archive(name, data)
     data = capture.unpack(name, data)
     if smbios.looks_like_table(data):
-        try:
-            return _named(smbios.parse_table(data, None), name)
-        except ValueError as error:
-            raise InputError(f"a damaged SMBIOS table: {error}", input=name) from None
+        return _smbios(name, lambda: smbios.parse_table(data, None))
     text = _decoded(data)
     if text is not None:
         if text.lstrip().startswith("{"):
             return capture.parse_json(name, text.encode())
         if smbios.looks_like_dmidecode(text):
-            return _named(smbios.parse_text(text), name)
+            return _smbios(name, lambda: smbios.parse_text(text))
         if psu.looks_like_ipmi_fru(text):
             return Parts(origin=name, psus=psu.from_ipmi_fru(text))
         if kernel_log.looks_like_kernel_log(text):
@@ -92,5 +108,8 @@ def _decoded(data: bytes) -> str | None:
     return data.decode("utf-8-sig", "replace")
 
 
-def _named(parts: Parts, name: str) -> Parts:
-    return parts.model_copy(update={"origin": name})
+def _smbios(name: str, parse: Callable[[], Parts]) -> Parts:
+    try:
+        return parse().model_copy(update={"origin": name})
+    except ValueError as error:
+        raise InputError(f"damaged SMBIOS data: {error}", input=name, hint="make the dump again") from None

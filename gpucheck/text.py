@@ -30,6 +30,11 @@ Text = Annotated[str, AfterValidator(clean)]
 """A string that came from a machine, cleaned on its way into a fact."""
 
 
+def shorten(text: str, longest: int = 60) -> str:
+    """A name as it fits into a table or a headline; what is cut off shows as an ellipsis."""
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
 def say(template: str, /, **fields: object) -> str:
     """Fill one whole sentence. Every sentence for people goes through here, so that a table of
     translations can be keyed by the English template."""

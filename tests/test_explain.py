@@ -73,10 +73,18 @@ def test_sections_of_a_docstring() -> None:
     What to do:
     -----------
     Another.
+
+    - First,
+    - second.
+
+    Sources
+    One
+    Two
     """
     assert sections(text) == {
-        "What it means": "One line.\nWhat to do is a phrase here, not a heading.",
-        "What to do": "Another.",
+        "What it means": "One line. What to do is a phrase here, not a heading.",
+        "What to do": "Another.\n\n- First,\n- second.",
+        "Sources": "One\nTwo",
     }
     assert sections("Nothing.") == {}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpucheck.entries import citations
+from gpucheck.entries import Card, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, check_of, cover, listed, means_card
+from gpucheck.fit.case import Case, Ruling, check_of, cover, listed, most_listed
 from gpucheck.fit.report import Condition, Question
+from gpucheck.fit.request import Wanted
 from gpucheck.text import say
 
 GIB = 1 << 30
@@ -46,27 +47,21 @@ def firmware(case: Case) -> Iterator[Ruling]:
             conditions=(held,) if known_big else (),
             questions=(question,),
         )
-    yield from _address_space(case, bool(settings))
+    yield from _address_space(case)
 
 
-def _address_space(case: Case, has_setting: bool) -> Iterator[Ruling]:
-    total, unknown = 0, []
-    for order in case.request.orders:
-        card = order.wanted.card
-        if card.bar1 is not None:
-            total += card.bar1.bytes * card.gpus_per_card * order.count
-        elif card.needs_above_4g is not False:
-            unknown.append(order.wanted.name)
-    sources = tuple(
-        source
-        for order in case.request.orders
-        if order.wanted.card.bar1 is not None
-        for source in citations(order.wanted.card, order.wanted.card.bar1.src)
-    )
+def _address_space(case: Case) -> Iterator[Ruling]:
+    cards = [(order.wanted.card, order.count) for order in case.request.orders]
+    bars = [(card.bar1.bytes, card.gpus_per_card * count) for card, count in cards if card.bar1 is not None]
+    small, large = (sum(size * n for size, n in bars if (size >= GIB) is above) for above in (False, True))
+    # A few small BARs find room below 4 GB, whatever the large ones do.
+    total = large if small < GIB else large + small
+    unknown = [card.name for card, _ in cards if card.bar1 is None and card.needs_above_4g is not False]
+    sources = tuple(source for card, _ in cards if card.bar1 is not None for source in citations(card, card.bar1.src))
     if unknown:
-        text = say("How much address space {cards} want is not known.", cards=listed(unknown))
-    elif total < GIB:
-        text = say("The cards' large BARs take {mib} MiB in all: they fit below 4 GB.", mib=total >> 20)
+        text = say("How much address space the {cards} takes is not known.", cards=listed(unknown))
+    elif not total:
+        text = say("The cards' large BARs take {mib} MiB in all: they fit below 4 GB.", mib=small >> 20)
         yield Ruling(check_of("address-space", "pass", text, sources), essential=True)
         return
     else:
@@ -75,9 +70,9 @@ def _address_space(case: Case, has_setting: bool) -> Iterator[Ruling]:
     if covered and all(covered):
         said = say("{what} These cards are known to work in this model.", what=text)
         yield Ruling(check_of("address-space", "pass", said, sources, *covered), essential=True)
-    elif (most := _largest_known(case)) is not None and not unknown and total <= most[0]:
+    elif not unknown and (shown := _as_much(case, total)):
         said = say("{what} As much is known to work in this model.", what=text)
-        yield Ruling(check_of("address-space", "pass", said, sources, most[1]), essential=True)
+        yield Ruling(check_of("address-space", "pass", said, sources, shown), essential=True)
     else:
         said = say("{what} How much this model's firmware can give is not known.", what=text)
         question = Question(
@@ -94,16 +89,27 @@ def _address_space(case: Case, has_setting: bool) -> Iterator[Ruling]:
         )
 
 
-def _largest_known(case: Case) -> tuple[int, tuple[Citation, ...]] | None:
-    """Most BAR1 bytes of the request's own cards that a report of this model covers."""
-    best: tuple[int, tuple[Citation, ...]] | None = None
-    for order in case.request.orders:
-        card = order.wanted.card
-        if card.bar1 is None:
-            continue
-        for report in case.server.gpu.reports:
-            if report.works and any(means_card(name, card) for name in report.cards):
-                total = card.bar1.bytes * card.gpus_per_card * report.count
-                if best is None or total > best[0]:
-                    best = (total, case.cite(report.src))
-    return best
+def _as_much(case: Case, total: int) -> tuple[Citation, ...]:
+    """The source of a build, or of the vendor's list, whose cards want as much in all and as much each.
+
+    Each, because a BAR lies in one piece: two of 32 GiB do not show that one of 64 GiB finds room.
+    """
+    largest = max(order.wanted.card.bar1.bytes for order in case.request.orders if order.wanted.card.bar1)
+    for card, count, src in _known_cards(case):
+        bar = card.bar1.bytes if card.bar1 else 0
+        if bar >= largest and bar * card.gpus_per_card * count >= total:
+            return case.cite(src)
+    return ()
+
+
+def _known_cards(case: Case) -> Iterator[tuple[Card, int, tuple[str, ...]]]:
+    """Cards that run or are listed in this model: entry, how many, keys of the sources."""
+    gpu, catalog = case.server.gpu, case.request.catalog
+    for report in gpu.reports:
+        if report.works and len(report.cards) == 1:
+            yield from ((card, report.count, report.src) for card in case.cards_in(report))
+    for row in gpu.listed:
+        for id in row.cards:
+            if catalog is not None and id in catalog.cards:
+                card = catalog.card(id)
+                yield card, most_listed(case, Wanted(card)), row.src

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 
 from gpucheck import __version__
-from gpucheck.entries import Bus, Card, Server, Size, Software, citations
-from gpucheck.findings import Check, Document
+from gpucheck.entries import Bus, Card, Server, Size, SlotRow, Software, citations
+from gpucheck.findings import Check
 from gpucheck.fit.case import Case, Ruling
 from gpucheck.fit.report import (
     Advice,
@@ -27,8 +27,9 @@ from gpucheck.fit.report import (
 )
 from gpucheck.fit.request import Order, Request, Wanted
 from gpucheck.fit.rulings import rulings
-from gpucheck.fit.slots import Build, Placement, active_rows, best_placement, pair_class
-from gpucheck.text import say
+from gpucheck.fit.seats import room_shown
+from gpucheck.fit.slots import Build, Placement, Topic, active_rows, best_placement, pair_class
+from gpucheck.text import plural, say
 
 _VERDICT_ORDER: dict[AdviceVerdict, int] = {
     "does-not-fit": 0,
@@ -48,12 +49,22 @@ class Plan:
     @cached_property
     def rulings(self) -> tuple[Ruling, ...]:
         """All checks with what follows from them."""
-        return rulings(self.case)
+        return tuple(rulings(self.case))
 
     @property
     def checks(self) -> tuple[Check, ...]:
         """The checks alone, each said once."""
         return tuple(dict.fromkeys(ruling.check for ruling in self.rulings))
+
+    @property
+    def left_out(self) -> int:
+        """Cards that find no slot."""
+        return self.case.request.count - len(self.case.placement.seats)
+
+    @property
+    def fails(self) -> bool:
+        """Whether any check fails; looks no further than the first."""
+        return self.left_out > 0 or any(ruling.check.outcome == "fail" for ruling in rulings(self.case))
 
     @cached_property
     def verdict(self) -> AdviceVerdict:
@@ -67,17 +78,15 @@ class Plan:
 
     @property
     def cost(self) -> tuple[object, ...]:
-        """Less is better: cards left out, does it fit, what is not known, changes, distance."""
+        """Less is better among plans that leave out as many: does it fit, what is not known, changes, distance."""
         counts = [ruling.check.outcome for ruling in self.rulings]
         unknown = sum(ruling.essential and ruling.check.outcome == "unknown" for ruling in self.rulings)
-        left_out = self.case.request.count - len(self.case.placement.seats)
         # Where cards find no slot, the fuller machine shows best what keeps them out.
         cpus = self.case.build.cpus
         return (
-            left_out,
             counts.count("fail"),
             unknown,
-            -cpus if left_out else 0,
+            -cpus if self.left_out else 0,
             counts.count("change"),
             cpus,
             self.case.placement.cost,
@@ -97,32 +106,43 @@ def builds(request: Request) -> Iterator[Build]:
             yield Build(count, dict(combination))
 
 
+def _plan(request: Request, build: Build) -> Plan:
+    return Plan(Case(request, build, best_placement(request.server, request.orders, build)))
+
+
 def best_plan(request: Request) -> Plan:
-    """The best plan for exactly the cards of the request."""
-    plans = [
-        Plan(Case(request, build, best_placement(request.server, request.orders, build))) for build in builds(request)
-    ]
-    return min(plans, key=lambda plan: plan.cost)
+    """The best plan for exactly the cards of the request: most cards in slots, then least cost."""
+    plans = [_plan(request, build) for build in builds(request)]
+    fewest = min(plan.left_out for plan in plans)
+    return min((plan for plan in plans if plan.left_out == fewest), key=lambda plan: plan.cost)
 
 
 def most_cards(request: Request) -> int:
-    """The most cards without a *fail*: of the one kind that is asked for, or of the mix as it stands.
+    """The most cards without a *fail*: of the one kind that is asked for, or of the mix as it stands."""
+    return max(most_in(request, build) for build in builds(request))
 
-    A vendor's rule may allow three but not two; so every count is looked at, not only up to the
+
+def most_in(request: Request, build: Build) -> int:
+    """The most cards without a *fail* in one build.
+
+    A vendor's rule may allow three but not two; so every count that finds slots is looked at, not only up to the
     first that fails.
     """
     most = 0
+    slots = len(active_rows(request.server, build))
     if len(request.orders) == 1:
-        order = request.orders[0]
-        for count in range(1, len(request.server.slots) + 1):
-            plan = best_plan(replace(request, orders=(replace(order, count=count),)))
-            if plan.verdict != "does-not-fit":
+        for count in range(1, slots + 1):
+            plan = _plan(replace(request, orders=(replace(request.orders[0], count=count),)), build)
+            if plan.left_out:
+                break
+            if not plan.fails:
                 most = count
         return most
-    ranges = [range(order.count + 1) for order in request.orders]
-    for counts in sorted(itertools.product(*ranges), key=sum, reverse=True):
+    ranges = [range(min(order.count, slots) + 1) for order in request.orders]
+    mixes = [counts for counts in itertools.product(*ranges) if 0 < sum(counts) <= slots]
+    for counts in sorted(mixes, key=sum, reverse=True):
         orders = tuple(replace(o, count=n) for o, n in zip(request.orders, counts, strict=True) if n)
-        if not orders or best_plan(replace(request, orders=orders)).verdict != "does-not-fit":
+        if not _plan(replace(request, orders=orders), build).fails:
             return sum(counts)
     return most
 
@@ -157,18 +177,34 @@ CLASSES = (
 
 
 def capacity(request: Request) -> tuple[Capacity, ...]:
-    """How many cards of each class have a slot, whatever they draw; unknown geometry does not count."""
+    """How many cards of each class have a slot, whatever they draw.
+
+    Where the geometry is not known a slot counts only if a sourced build shows the room.
+    """
     found = []
     for wanted in CLASSES:
         most, given = 0, ""
         for build in builds(request):
-            rows = len(active_rows(request.server, build))
-            placement = best_placement(request.server, (Order(wanted, rows),), build)
-            sure = sum(not seat.unknowns for seat in placement.seats)
+            sure = _sure(request, wanted, build)
             if sure > most:
                 most, given = sure, _in_words(request.server, build)
         found.append(Capacity(class_=wanted.name, max=most, given=given))
     return tuple(found)
+
+
+def _sure(request: Request, wanted: Wanted, build: Build) -> int:
+    order = Order(wanted, len(active_rows(request.server, build)))
+    case = Case(request, build, best_placement(request.server, (order,), build))
+    sure = [seat for seat in case.placement.seats if not seat.unknowns]
+    open_seats = [seat for seat in case.placement.seats if seat.unknowns]
+    for count in range(len(open_seats), 0, -1):
+        topics: dict[Topic, list[SlotRow]] = {}
+        for seat in open_seats[:count]:
+            for remark in seat.unknowns:
+                topics.setdefault(remark.topic, []).append(seat.row)
+        if all(room_shown(case, wanted, topic, rows) for topic, rows in topics.items()):
+            return len(sure) + count
+    return len(sure)
 
 
 def _in_words(server: Server, build: Build) -> str:
@@ -229,18 +265,15 @@ def scenarios(request: Request) -> tuple[Scenario, ...]:
     """Where nothing is stated: the answer for each number of CPUs and each choice."""
     if request.cpus is not None or request.options or len(request.orders) > 1:
         return ()
-    order = request.orders[0] if request.orders else Order(CLASSES[0], 1)
-    found = []
-    for build in builds(request):
-        fixed = replace(request, cpus=build.cpus, options=build.options, orders=(order,))
-        if request.orders:
-            most = most_cards(fixed)
-        else:
-            most = next(row.max for row in capacity(fixed) if row.class_ == order.wanted.name)
-        found.append(
-            Scenario(given=_in_words(request.server, build), max_count=most, cpus=build.cpus, options=build.options)
+    return tuple(
+        Scenario(
+            given=_in_words(request.server, build),
+            max_count=most_in(request, build) if request.orders else _sure(request, CLASSES[0], build),
+            cpus=build.cpus,
+            options=build.options,
         )
-    return tuple(found)
+        for build in builds(request)
+    )
 
 
 def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Question]:
@@ -254,7 +287,7 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
                 if server.sockets.count == 2
                 else say("Are all {count} CPUs fitted?", count=server.sockets.count),
                 how="Count the CPU heat sinks on a picture of the open machine.",
-                if_yes=say("Up to {most} such cards.", most=by_cpus[server.sockets.count]),
+                if_yes=say("Up to {most} such cards are possible.", most=by_cpus[server.sockets.count]),
                 if_no=say("With one CPU, at most {most}.", most=by_cpus[1]),
             )
     for key, option in server.options.items():
@@ -271,7 +304,7 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
             yield Question(
                 ask=say("Is this fitted: {called}?", called=choice.called),
                 how=choice.photo or say("Photograph the label of {label}.", label=option.label),
-                if_yes=say("Up to {most} such cards.", most=counts[best]),
+                if_yes=say("Up to {most} such cards are possible.", most=counts[best]),
                 if_no=say("As shipped, at most {most}; order it.", most=counts[shipped]),
             )
 
@@ -279,24 +312,14 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
 # --- the document -------------------------------------------------------------------------------
 
 
-def _unique(things: Iterable[Document]) -> list[Document]:
-    return list({thing.model_dump_json(): thing for thing in things}.values())
-
-
 def _items(rulings: Sequence[Ruling]) -> tuple[Item, ...]:
+    """What to order; a thing that is wanted for several reasons is needed once for each."""
     merged: dict[tuple[str, tuple[str, ...]], Item] = {}
-    for item in (item for ruling in rulings for item in ruling.items):
+    for item in dict.fromkeys(item for ruling in rulings for item in ruling.items):
         key = (item.item, item.part_numbers)
-        if key in merged and ruling_differs(merged[key], item):
-            merged[key] = merged[key].model_copy(update={"quantity": merged[key].quantity + item.quantity})
-        else:
-            merged.setdefault(key, item)
+        known = merged.get(key)
+        merged[key] = item if known is None else known.model_copy(update={"quantity": known.quantity + item.quantity})
     return tuple(sorted(merged.values(), key=lambda item: item.need != "must"))
-
-
-def ruling_differs(first: Item, second: Item) -> bool:
-    """Whether two items of one name are wanted for different reasons (then both are needed)."""
-    return first.why != second.why
 
 
 def advise(request: Request) -> Advice:
@@ -313,11 +336,13 @@ def advise(request: Request) -> Advice:
     if not request.orders:
         return _without_cards(request, room, told)
     plan = best_plan(request)
-    most = most_cards(request)
+    # Every way of building it was a scenario already, where nothing is stated.
+    most = max(scenario.max_count for scenario in told) if told else most_cards(request)
     stated = [name for name in ("cpus", "psus", "options") if getattr(request, name)]
-    with_changes = max(most, most_cards(request.freed(*stated)) if stated else most)
-    conditions = tuple({c.text: c for ruling in plan.rulings for c in ruling.conditions}.values())
-    questions = [*_ask_about_build(request, told), *(q for ruling in plan.rulings for q in ruling.questions)]
+    with_changes = max(most, most_cards(request.freed(*stated))) if stated else most
+    fits = plan.verdict != "does-not-fit"
+    conditions = tuple({c.text: c for c in (*_of_variants(request, plan), *_conditions(plan))}.values())
+    questions = [*_ask_about_build(request, told), *(q for r in plan.rulings for q in r.questions if fits)]
     power = next((ruling.power for ruling in plan.rulings if ruling.power is not None), None)
     return _document(
         request,
@@ -330,12 +355,44 @@ def advise(request: Request) -> Advice:
         checks=plan.checks,
         power=power,
         topology=_topology(plan.case.placement),
-        shopping_list=_items(plan.rulings),
+        # There is nothing to order for, and nothing to ask about, a plan that fails.
+        shopping_list=_items(plan.rulings) if fits else (),
         questions=tuple({q.ask: q for q in questions}.values()),
         conditions=conditions,
         alternatives=alternatives(request, most, plan.verdict),
         scenarios=told,
     )
+
+
+def _conditions(plan: Plan) -> Iterator[Condition]:
+    if plan.verdict != "does-not-fit":
+        yield from (condition for ruling in plan.rulings for condition in ruling.conditions)
+
+
+def _of_variants(request: Request, plan: Plan) -> Iterator[Condition]:
+    """Makers' versions of a card for which the answer is another one than for the reference card."""
+    for position, order in enumerate(request.orders):
+        if order.wanted.variant is not None:
+            continue
+        card = order.wanted.card
+        unlike: dict[AdviceVerdict, list[str]] = {}
+        for variant in card.variants:
+            orders = list(request.orders)
+            orders[position] = replace(order, wanted=Wanted(card, variant))
+            verdict = best_plan(replace(request, orders=tuple(orders))).verdict
+            if verdict != plan.verdict:
+                unlike.setdefault(verdict, []).append(variant.names[0])
+        for verdict, names in unlike.items():
+            template = _VARIANT_SENTENCES[verdict]
+            yield Condition(text=say(template, card=card.name, names=", ".join(names)))
+
+
+_VARIANT_SENTENCES: dict[AdviceVerdict, str] = {
+    "fits": "this is about the reference {card}: these makers' versions fit: {names}",
+    "fits-with-changes": "this is about the reference {card}: these makers' versions fit with changes: {names}",
+    "does-not-fit": "this is about the reference {card}: these makers' versions do not fit: {names}",
+    "unknown": "this is about the reference {card}: for these makers' versions it is not known: {names}",
+}
 
 
 def _document(request: Request, **fields: object) -> Advice:
@@ -414,33 +471,45 @@ def _topology(placement: Placement) -> SlotTopology:
 
 
 def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Condition]) -> str:
-    cards = " + ".join(f"{order.count} × {order.wanted.name}" for order in request.orders)
     fields = {
-        "cards": cards,
+        "cards": " + ".join(f"{order.count} × {order.wanted.name}" for order in request.orders),
         "model": f"{request.server.vendor} {request.server.model}",
         "slots": ", ".join(seat.row.id for seat in plan.case.placement.seats),
         "most": most,
         "conditions": len(conditions),
     }
-    unknown = next((r.check.message for r in plan.rulings if r.essential and r.check.outcome == "unknown"), "")
-    failures = [ruling.check.message for ruling in plan.rulings if ruling.check.outcome == "fail"]
-    # The first says how many cards find a slot; the next says why the others do not.
-    failed = failures[min(1, len(failures) - 1)] if failures else ""
     match plan.verdict:
         case "fits" if not conditions:
-            return say("Yes: {cards} fit a {model} (slots {slots}).", **fields)
+            template = "Yes: a {model} takes {cards} (slots: {slots})."
         case "fits":
-            return say("Yes, if {conditions} conditions hold: {cards} fit a {model} (slots {slots}).", **fields)
+            template = plural(
+                len(conditions),
+                "Yes, if one condition holds: a {model} takes {cards} (slots: {slots}).",
+                "Yes, if {conditions} conditions hold: a {model} takes {cards} (slots: {slots}).",
+            )
         case "fits-with-changes" if not conditions:
-            return say("Yes, with changes: {cards} fit a {model} (slots {slots}).", **fields)
+            template = "Yes, with changes: a {model} takes {cards} (slots: {slots})."
         case "fits-with-changes":
-            return say(
-                "Yes, with changes and if {conditions} conditions hold: {cards} fit a {model} (slots {slots}).",
-                **fields,
+            template = plural(
+                len(conditions),
+                "Yes, with changes and if one condition holds: a {model} takes {cards} (slots: {slots}).",
+                "Yes, with changes and if {conditions} conditions hold: a {model} takes {cards} (slots: {slots}).",
             )
         case "does-not-fit":
-            return say("No: {cards} do not fit a {model}, at most {most}. {reason}", reason=failed, **fields)
-    return say("Not known whether {cards} fit a {model}. {reason}", reason=unknown, **fields)
+            failed = [ruling.check for ruling in plan.rulings if ruling.check.outcome == "fail"]
+            # The first says how many cards find a slot; the next says why the others do not.
+            reason = failed[1] if plan.left_out and len(failed) > 1 else failed[0]
+            template = (
+                "No: a {model} does not take {cards}, at most {most}. {reason}"
+                if most
+                else "No: a {model} does not take {cards}. {reason}"
+            )
+            return say(template, reason=reason.message, **fields)
+        case _:
+            unknown = next(r.check for r in plan.rulings if r.essential and r.check.outcome == "unknown")
+            template = "Not known whether a {model} takes {cards}. {reason}"
+            return say(template, reason=unknown.message, **fields)
+    return say(template, **fields)
 
 
 def advise_any(requests: Sequence[Request]) -> Advice:

@@ -7,17 +7,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from gpucheck import __version__
 from gpucheck.catalog import CardMatch, Catalog
 from gpucheck.entries import Recognise, Server
 from gpucheck.errors import UsageError
-from gpucheck.facts import Machine, Psu
 from gpucheck.fit.advise import EXIT_CODES, advise_any, rank
 from gpucheck.fit.report import Advice, SlotTopology
 from gpucheck.fit.request import Order, PsuPlan, Request, Wanted, checked_count, parse_gpu, parse_psus, resolve_option
 from gpucheck.power import Redundancy
 from gpucheck.text import say
+
+if TYPE_CHECKING:
+    from gpucheck.facts import Machine, Psu
 
 
 @dataclass(frozen=True, slots=True)

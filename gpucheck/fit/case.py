@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpucheck.catalog import loose_name
-from gpucheck.entries import CONFIDENCE_ORDER, BuildReport, Card, GpuLimit, Server, citations
+from gpucheck.catalog import exact_name
+from gpucheck.entries import CONFIDENCE_ORDER, BuildReport, Card, GpuLimit, GpuNeed, Server, citations
 from gpucheck.findings import Check, Citation, Outcome
 from gpucheck.fit.report import Condition, Item, PowerSum, Question
 from gpucheck.fit.request import Request, Wanted
@@ -61,31 +61,66 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def means_card(name: str, card: Card) -> bool:
-    """Whether a list's or a report's name for a card means this one."""
-    return name == card.id or loose_name(name) in {loose_name(known) for known in (card.name, *card.names)}
+def means(name: str, wanted: Wanted) -> bool:
+    """Whether a list's or a report's name for a card means this one: its id, or one of its names in full.
+
+    The reference card's name does not mean a maker's variant, which differs in what decides fit.
+    """
+    entry, names = (
+        (wanted.id, wanted.variant.names)
+        if wanted.variant is not None
+        else (wanted.id, (wanted.card.name, *wanted.card.names))
+    )
+    return name == entry or exact_name(name) in {exact_name(known) for known in names}
 
 
 def cover(case: Case, wanted: Wanted, count: int) -> tuple[Citation, ...]:
-    """The strongest source that says that so many of this card work in this model; empty when none does.
+    """The strongest source that says that so many of this very card work in this model; empty when none does.
 
-    A report of a build that runs, a vendor's list, or a vendor's limit that admits the card.
+    A report of a build that runs, or a vendor's list. A list names no number: it speaks of as many as the vendor's
+    limit allows, of one where there is no limit.
     """
     gpu = case.server.gpu
     found: list[str] = []
     for report in gpu.reports:
-        if report.works and report.count >= count and any(means_card(name, wanted.card) for name in report.cards):
+        if report.works and report.count >= count and any(means(name, wanted) for name in report.cards):
             found += report.src
-    limits = [limit for limit in gpu.limits if applies(limit, wanted, case.build)]
-    most = max((limit.max for limit in limits), default=1)
     for listed in gpu.listed:
-        if count <= most and any(means_card(name, wanted.card) for name in listed.cards):
+        if count <= most_listed(case, wanted) and any(means(name, wanted) for name in listed.cards):
             found += listed.src
-    for limit in limits:
-        watts = wanted.power.watts if wanted.power else None
-        if count <= limit.max and limit.watts_each is not None and watts is not None and watts <= limit.watts_each:
-            found += limit.src
-    return tuple(sorted(case.cite(found), key=lambda source: CONFIDENCE_ORDER[source.confidence])[:1])
+    return strongest(case.cite(found))
+
+
+def most_listed(case: Case, wanted: Wanted) -> int:
+    """How many of a listed card the vendor means."""
+    return max((limit.max for limit in case.server.gpu.limits if applies(limit, wanted, case.build)), default=1)
+
+
+def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citation, ...]:
+    """The strongest vendor's limit that admits this card, as many as are wanted, in these slots.
+
+    ``At most two double-wide cards of 300 W in slots 6 and 4`` says that such a card finds room, slot power and
+    supply power there. It says nothing about the card's plug and its address space.
+    """
+    watts = wanted.power.watts if wanted.power else None
+    count = sum(order.count for order in case.request.orders if order.wanted is wanted)
+    found = [
+        key
+        for limit in case.server.gpu.limits
+        if applies(limit, wanted, case.build)
+        and count <= limit.max
+        and (not limit.slots or slots <= set(limit.slots))
+        and limit.watts_each is not None
+        and watts is not None
+        and watts <= limit.watts_each
+        for key in limit.src
+    ]
+    return strongest(case.cite(found))
+
+
+def strongest(sources: Iterable[Citation]) -> tuple[Citation, ...]:
+    """The source of the highest confidence alone."""
+    return tuple(sorted(sources, key=lambda source: CONFIDENCE_ORDER[source.confidence])[:1])
 
 
 def applies(limit: GpuLimit, wanted: Wanted, build: Build) -> bool:
@@ -98,3 +133,22 @@ def covered(case: Case, wanted: Wanted) -> tuple[Citation, ...]:
     """Sources that cover the unknowns of a card, for as many as the request wants."""
     count = sum(order.count for order in case.request.orders if order.wanted is wanted)
     return cover(case, wanted, count)
+
+
+def binds(sources: Iterable[Citation]) -> bool:
+    """Whether a support statement with these sources is a rule: the vendor's own page was read."""
+    confidences = {source.confidence for source in sources}
+    return confidences == {"vendor"}
+
+
+def needs_that_apply(case: Case) -> tuple[GpuNeed, ...]:
+    """What the model wants with a GPU, as far as it concerns one of the cards."""
+    return tuple(
+        need for need in case.server.gpu.needs if any(_concerns(need, order.wanted) for order in case.request.orders)
+    )
+
+
+def _concerns(need: GpuNeed, wanted: Wanted) -> bool:
+    wide_enough = need.wide_min is None or wanted.slots_wide is None or wanted.slots_wide >= need.wide_min
+    has_aux = not need.aux_only or wanted.aux is None or bool(wanted.aux.plugs)
+    return wide_enough and has_aux

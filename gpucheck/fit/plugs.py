@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpucheck.entries import Aux, AuxSocket, Cable, PlugKind, Server
 from gpucheck.findings import Outcome
-from gpucheck.fit.request import Order, Wanted
+from gpucheck.fit.request import Wanted
 from gpucheck.fit.slots import Build
 
 PLUG_NAMES: dict[str, str] = {
@@ -96,10 +96,3 @@ def _fewest(cables: Sequence[Cable], plugs: Counter[PlugKind]) -> tuple[Cable, .
                 following.append(((*chosen, cable), rest))
         states = following
     return None
-
-
-def sockets_needed(server: Server, orders: Sequence[Order], build: Build) -> tuple[int, int | None]:
-    """Server sockets that the cards take, and how many there are (None: not known)."""
-    sockets = active_sockets(server, build)
-    have = None if sockets is None else sum(socket.count for socket in sockets)
-    return sum(feed(server, order.wanted, build).sockets * order.count for order in orders), have

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import Size, SlotRow
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, check_of, covered, listed
+from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed
 from gpucheck.fit.report import Condition, Item, Question
 from gpucheck.fit.request import Wanted
-from gpucheck.fit.slots import Remark, active_rows, height_of, merged, seat
+from gpucheck.fit.slots import (
+    CEM_FULL_HEIGHT_MM,
+    CEM_FULL_LENGTH_MM,
+    ROUNDING_MM,
+    SLOT_WATTS,
+    Remark,
+    Topic,
+    active_rows,
+    height_of,
+    merged,
+    seat,
+)
 from gpucheck.text import say
 
-_ESSENTIAL_WORDS = {
+_ESSENTIAL_WORDS: dict[Topic, str] = {
     "slot": "slot",
     "socket": "socket",
     "connector": "slot",
@@ -49,10 +60,11 @@ def _reasons(case: Case) -> Iterator[Ruling]:
         if row.id not in taken
     ]
     by_one = [remarks for remarks in refused if len(remarks) == 1]
-    refusals: dict[str, list[Remark]] = {}
+    refusals: dict[Topic, list[Remark]] = {}
     for remark in (remark for remarks in by_one or refused for remark in remarks):
         refusals.setdefault(remark.topic, []).append(remark)
-    for topic, remarks in refusals.items():
+    # An empty socket can be filled; a short connector stays short.
+    for topic, remarks in sorted(refusals.items(), key=lambda item: item[0] != "socket"):
         text = " ".join(merged(remarks))
         sources = case.cite(key for remark in remarks for key in remark.src)
         yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", text, sources))
@@ -75,19 +87,22 @@ def _lanes_lost(case: Case) -> Iterator[Ruling]:
 
 def _unknown_remarks(case: Case) -> Iterator[Ruling]:
     """What is not known about a card in its slot: covered by a sourced build, or asked."""
-    groups: dict[tuple[str, str], list[tuple[Remark, SlotRow]]] = {}
+    groups: dict[tuple[str, Topic], list[tuple[Remark, SlotRow]]] = {}
     for place in case.placement.seats:
         for remark in place.unknowns:
             groups.setdefault((place.wanted.id, remark.topic), []).append((remark, place.row))
     kinds = {order.wanted.id: order.wanted for order in case.request.orders}
     for (id, topic), found in groups.items():
         wanted = kinds[id]
-        remarks = [remark for remark, _ in found]
+        remarks, rows = [remark for remark, _ in found], [row for _, row in found]
         text = " ".join(merged(remarks))
         known, because = covered(case, wanted), say("{what} But this card is known to work in this model.", what=text)
         if not known:
-            known = _room_shown(case, wanted, topic, len(found))
+            known = room_shown(case, wanted, topic, rows)
             because = say("{what} But a card as large is known to work in this model.", what=text)
+        if not known and _limit_speaks(topic, wanted):
+            known = admitted(case, wanted, frozenset(row.id for row in rows))
+            because = say("{what} But the vendor's limit admits such cards there.", what=text)
         if known:
             yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", because, known), essential=True)
         else:
@@ -95,30 +110,51 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
                 check_of(_ESSENTIAL_WORDS[topic], "unknown", text, case.cite(key for r in remarks for key in r.src)),
                 essential=True,
                 conditions=(Condition(text=_WHAT_MUST_HOLD[topic]),),
-                questions=(_measure(topic, wanted, ", ".join(dict.fromkeys(row.id for _, row in found))),),
+                questions=(_measure(topic, wanted, listed(dict.fromkeys(row.id for row in rows))),),
             )
 
 
-def _room_shown(case: Case, wanted: Wanted, topic: str, count: int) -> tuple[Citation, ...]:
-    """A sourced build with at least as many other cards that are at least as large shows that there is room."""
-    if topic not in ("width", "height", "length"):
-        return ()
+def room_shown(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]) -> tuple[Citation, ...]:
+    """A sourced build with at least as many other cards that are at least as large shows that there is room.
+
+    Where it names its slots, it speaks of those and of slots that are built like them.
+    """
     need = _extent(wanted.size, topic)
     if need is None:
         return ()
+    rounding = ROUNDING_MM if topic == "length" else 0
     for report in case.server.gpu.reports:
-        if report.works and report.count >= count:
-            sizes = [_extent(card.size, topic) for card in case.cards_in(report)]
-            if sizes and all(size is not None and size >= need for size in sizes):
-                return case.cite(report.src)
+        if not report.works or report.count < len(rows):
+            continue
+        sizes = [_extent(card.size, topic) for card in case.cards_in(report)]
+        as_large = bool(sizes) and all(size is not None and size + rounding >= need for size in sizes)
+        shown = {_mechanics(row) for row in active_rows(case.server, case.build) if row.id in report.slots}
+        if as_large and (not report.slots or all(_mechanics(row) in shown for row in rows)):
+            return case.cite(report.src)
     return ()
 
 
-def _extent(size: Size, topic: str) -> float | None:
-    return {"width": size.slots_wide, "height": height_of(size), "length": size.length_mm}[topic]
+def _mechanics(row: SlotRow) -> tuple[object, ...]:
+    return (row.connector, row.height, row.length, row.max_wide, row.riser)
 
 
-_WHAT_MUST_HOLD = {
+def _limit_speaks(topic: Topic, wanted: Wanted) -> bool:
+    """A vendor's limit speaks of standard cards: it admits none that is larger, or whose size is not known."""
+    if topic == "length":
+        length = wanted.size.length_mm
+        return length is not None and length <= CEM_FULL_LENGTH_MM
+    if topic == "height":
+        height = height_of(wanted.size)
+        return height is not None and height <= CEM_FULL_HEIGHT_MM
+    return topic in ("slot", "connector", "width", "slot-watts")
+
+
+def _extent(size: Size, topic: Topic) -> float | None:
+    """What a larger card shows room for; None for topics that are not about size, or where it is not known."""
+    return {"width": size.slots_wide, "height": height_of(size), "length": size.length_mm}.get(topic)
+
+
+_WHAT_MUST_HOLD: dict[Topic, str] = {
     "slot": "the slot takes GPUs",
     "socket": "the CPU that owns the slot is fitted",
     "connector": "the card's edge connector goes into the slot",
@@ -129,8 +165,10 @@ _WHAT_MUST_HOLD = {
 }
 
 
-def _measure(topic: str, wanted: Wanted, slot: str) -> Question:
-    fields = {"card": wanted.name, "slot": slot}
+def _measure(topic: Topic, wanted: Wanted, slot: str) -> Question:
+    plugged = wanted.power is None or wanted.aux is None or bool(wanted.aux.plugs)
+    watts = SLOT_WATTS if plugged or wanted.power is None else wanted.power.watts
+    fields = {"card": wanted.name, "slot": slot, "watts": watts}
     ask, how = {
         "length": (
             "How long is the {card}, and how long is the room at slot {slot}?",
@@ -155,7 +193,7 @@ def _measure(topic: str, wanted: Wanted, slot: str) -> Question:
             "gpucheck probe names the socket.",
         ),
         "slot-watts": (
-            "May a card draw 75 W from slot {slot}?",
+            "May a card draw {watts} W from slot {slot}?",
             "Look up the slot's power limit in the server's manual.",
         ),
         "slot": ("Does slot {slot} take a GPU?", "Look in the server's manual."),

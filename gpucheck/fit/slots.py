@@ -67,6 +67,8 @@ class Seat:
     wanted: Wanted
     row: SlotRow
     remarks: tuple[Remark, ...]
+    covers: frozenset[str]
+    """Slot ids that it takes, its own among them."""
 
     @property
     def usable(self) -> bool:
@@ -82,13 +84,6 @@ class Seat:
     def lanes(self) -> int:
         """Lanes that the card will have."""
         return min(self.row.lanes, self.wanted.bus.lanes) if self.wanted.bus else self.row.lanes
-
-    @property
-    def covers(self) -> frozenset[str]:
-        """Slot ids that it takes, its own among them."""
-        wide = self.wanted.slots_wide or 1
-        blocked = {slot for width, slots in self.row.wide_blocks.items() if int(width) <= wide for slot in slots}
-        return frozenset(blocked | {self.row.id})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,9 @@ def active_rows(server: Server, build: Build) -> tuple[SlotRow, ...]:
 
 def seat(wanted: Wanted, row: SlotRow, build: Build) -> Seat:
     """Judge one card in one slot."""
-    return Seat(wanted, row, tuple(_remarks(wanted, row, build)))
+    wide = wanted.slots_wide or 1
+    blocked = {slot for width, slots in row.wide_blocks.items() if int(width) <= wide for slot in slots}
+    return Seat(wanted, row, tuple(_remarks(wanted, row, build)), frozenset(blocked | {row.id}))
 
 
 def _remarks(wanted: Wanted, row: SlotRow, build: Build) -> Iterator[Remark]:
@@ -252,7 +249,7 @@ class Placement:
     seats: tuple[Seat, ...]
 
     @property
-    def cost(self) -> tuple[object, ...]:
+    def cost(self) -> tuple[int | tuple[str, ...], ...]:
         """Less is better: what is not known, slots that the vendor does not name for GPUs, lanes lost,
         distance between cards, the vendor's order."""
         rows = [seat.row for seat in self.seats]
@@ -273,38 +270,31 @@ def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Pla
     Exact: every set of slots is looked at, with those that cannot beat the best left out early.
     """
     rows = active_rows(server, build)
-    queue = [order.wanted for order in orders for _ in range(order.count)]
-    seats = {
-        id(order.wanted): [place for row in rows if (place := seat(order.wanted, row, build)).usable]
-        for order in orders
-    }
-    best: tuple[tuple[object, ...], Placement] | None = None
+    kinds = [
+        (order.count, [place for row in rows if (place := seat(order.wanted, row, build)).usable]) for order in orders
+    ]
+    # Most cards that the kinds from this one on can add.
+    to_come = [sum(min(count, len(places)) for count, places in kinds[kind:]) for kind in range(len(kinds) + 1)]
+    most, best = -1, Placement(())
 
-    def search(index: int, start: int, chosen: list[Seat], taken: frozenset[str]) -> None:
-        nonlocal best
-        left = len(queue) - index
-        if best is not None and len(chosen) + left < len(best[1].seats):
+    def search(kind: int, start: int, left: int, chosen: tuple[Seat, ...], taken: frozenset[str]) -> None:
+        nonlocal most, best
+        if kind == len(kinds):
+            placement = Placement(chosen)
+            if len(chosen) > most or placement.cost < best.cost:
+                most, best = len(chosen), placement
             return
-        if left == 0:
-            placement = Placement(tuple(chosen))
-            key = (-len(chosen), *placement.cost)
-            if best is None or key < best[0]:
-                best = (key, placement)
-            return
-        wanted = queue[index]
-        options = seats[id(wanted)]
-        for position in range(start, len(options)):
-            option = options[position]
-            if not option.covers & taken:
-                same = index + 1 < len(queue) and queue[index + 1] is wanted
-                search(index + 1, position + 1 if same else 0, [*chosen, option], taken | option.covers)
-        # Leave out this card and those like it: fewer of one kind may let another kind in.
-        following = index
-        while following < len(queue) and queue[following] is wanted:
-            following += 1
-        search(following, 0, chosen, taken)
+        places = kinds[kind][1]
+        for position in range(start, len(places)):
+            if len(chosen) + min(left, len(places) - position) + to_come[kind + 1] < most or not left:
+                break
+            place = places[position]
+            if not place.covers & taken:
+                search(kind, position + 1, left - 1, (*chosen, place), taken | place.covers)
+        # Leave out the others of this kind: fewer of one may let another in.
+        if len(chosen) + to_come[kind + 1] >= most:
+            following = kinds[kind + 1][0] if kind + 1 < len(kinds) else 0
+            search(kind + 1, 0, following, chosen, taken)
 
-    search(0, 0, [], frozenset())
-    assert best is not None
-    seated = best[1].seats
-    return Placement(tuple(sorted(seated, key=lambda s: s.row.order if s.row.order is not None else 99)))
+    search(0, 0, kinds[0][0] if kinds else 0, (), frozenset())
+    return Placement(tuple(sorted(best.seats, key=lambda s: s.row.order if s.row.order is not None else 99)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gpucheck.entries import GpuLimit, citations
+from gpucheck.entries import Card, GpuLimit, citations
 from gpucheck.findings import Citation, Outcome
-from gpucheck.fit.case import Case, Ruling, applies, check_of, means_card
+from gpucheck.fit.case import Case, Ruling, applies, binds, check_of, means, needs_that_apply
 from gpucheck.fit.report import Condition, Item
-from gpucheck.fit.request import Order, Wanted
+from gpucheck.fit.request import Order
 from gpucheck.fit.slots import pair_class
 from gpucheck.text import say
 
@@ -41,7 +41,7 @@ def cooling(case: Case) -> Iterator[Ruling]:
             note = row.note or say("The {card} is {kind}.", card=wanted.name, kind=_KINDS[kind])
             if said == "yes":
                 yield Ruling(check_of("cooling", "pass", note, card_sources, sources))
-            elif said == "no" and all(source.confidence == "vendor" for source in sources):
+            elif said == "no" and binds(sources):
                 yield Ruling(check_of("cooling", "fail", note, card_sources, sources))
             else:
                 held = Condition(text=row.remedy or note, sources=sources)
@@ -68,14 +68,14 @@ def support(case: Case) -> Iterator[Ruling]:
     for forbidden in gpu.forbids:
         held = Condition(text=say("there is no {item} in it", item=forbidden.item), sources=case.cite(forbidden.src))
         text = say("Excludes a GPU: {item}.", item=forbidden.item)
-        yield Ruling(check_of("support", "pass", text, held.sources), conditions=(held,))
+        yield Ruling(check_of("support", "unknown", text, held.sources), conditions=(held,))
     for order in case.request.orders:
         for listed in gpu.listed:
-            if any(means_card(name, order.wanted.card) for name in listed.cards):
+            if any(means(name, order.wanted) for name in listed.cards):
                 text = say("The {card} is listed by: {by}.", card=order.wanted.name, by=listed.by)
                 yield Ruling(check_of("listed", "pass", text, case.cite(listed.src)))
         for report in gpu.reports:
-            if any(means_card(name, order.wanted.card) for name in report.cards):
+            if any(means(name, order.wanted) for name in report.cards):
                 yield _report(case, order, report.works, report.note, report.count, report.src)
 
 
@@ -93,7 +93,7 @@ def _report(case: Case, order: Order, works: bool, note: str | None, count: int,
 
 def _statement(case: Case, text: str, src: tuple[str, ...]) -> Ruling:
     sources = case.cite(src)
-    if sources and all(source.confidence == "vendor" for source in sources):
+    if binds(sources):
         return Ruling(check_of("support", "fail", text, sources))
     return Ruling(check_of("support", "unknown", text, sources), conditions=(Condition(text=text, sources=sources),))
 
@@ -122,11 +122,9 @@ def _limit(case: Case, order: Order, limit: GpuLimit) -> Iterator[Ruling]:
 
 def needs(case: Case) -> Iterator[Ruling]:
     """What must be there with a GPU: kits, CPUs, heat limits, supplies."""
-    for need in case.server.gpu.needs:
-        if not any(_concerns(need.wide_min, need.aux_only, order.wanted) for order in case.request.orders):
-            continue
+    for need in needs_that_apply(case):
         sources = case.cite(need.src)
-        binding = bool(sources) and all(source.confidence == "vendor" for source in sources)
+        binding = binds(sources)
         held = (Condition(text=need.item, sources=sources),)
         if need.parts:
             item = Item(
@@ -144,12 +142,14 @@ def needs(case: Case) -> Iterator[Ruling]:
             yield _cpu_watts(case, need.cpu_watts_max, need.item, sources)
         elif need.inlet_c_max is not None:
             ambient = case.request.ambient_c
-            if ambient is not None and ambient <= need.inlet_c_max:
-                yield Ruling(check_of("cooling", "pass", need.item, sources))
-            elif ambient is not None and binding:
-                yield Ruling(check_of("cooling", "fail", need.item, sources))
-            else:
+            if ambient is None:
                 yield Ruling(check_of("cooling", "unknown", need.item, sources), conditions=held)
+            elif ambient <= need.inlet_c_max:
+                yield Ruling(check_of("cooling", "pass", need.item, sources))
+            else:
+                text = say("Inlet air of {ambient} °C is above the limit: {item}.", ambient=ambient, item=need.item)
+                held = (Condition(text=text, sources=sources),)
+                yield Ruling(check_of("cooling", "fail" if binding else "unknown", text, sources), conditions=held)
         elif need.psu_watts_min is not None:
             psus = case.request.psus
             if psus is None and any(psu.watts >= need.psu_watts_min for psu in case.server.power.psus):
@@ -161,12 +161,6 @@ def needs(case: Case) -> Iterator[Ruling]:
                 yield Ruling(check_of("support", outcome, need.item, sources), conditions=held)
         elif need.cpus is None:
             yield Ruling(check_of("parts", "unknown", need.item, sources), conditions=held)
-
-
-def _concerns(wide_min: int | None, aux_only: bool, wanted: Wanted) -> bool:
-    wide_enough = wide_min is None or wanted.slots_wide is None or wanted.slots_wide >= wide_min
-    has_aux = not aux_only or wanted.aux is None or bool(wanted.aux.plugs)
-    return wide_enough and has_aux
 
 
 def _cpu_watts(case: Case, most: int, text: str, sources: tuple[Citation, ...]) -> Ruling:
@@ -229,3 +223,25 @@ def software(case: Case) -> Iterator[Ruling]:
         elif spec.compute_capability is None:
             text = say("Which TensorFlow has code for the {card} is not known.", card=order.wanted.name)
             yield Ruling(check_of("software", "unknown", text, sources))
+    yield from _together([order.wanted.card for order in case.request.orders])
+
+
+def _together(cards: Sequence[Card]) -> Iterator[Ruling]:
+    """One driver and one TensorFlow serve all cards of a machine: the oldest card says how new they may be."""
+    sources = [citations(card, card.software.src) for card in cards]
+    branches = {card.software.last_driver_branch for card in cards}
+    wheels = {card.software.tensorflow_newest for card in cards}
+    texts = []
+    if len(branches) > 1:
+        oldest = min((branch for branch in branches if branch), key=_version)
+        texts.append(say("one driver serves all the cards: branch {branch} or earlier", branch=oldest))
+    if len(wheels) > 1:
+        oldest = min((version for version in wheels if version), key=_version)
+        texts.append(say("one TensorFlow serves all the cards: {version} or earlier", version=oldest))
+    for text in texts:
+        check = check_of("software", "unknown", say("Must hold: {what}.", what=text), *sources)
+        yield Ruling(check, conditions=(Condition(text=text, sources=check.sources),))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())

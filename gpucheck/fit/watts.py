@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gpucheck.entries import citations
+from gpucheck.entries import AuxSocket, citations
 from gpucheck.findings import Citation
 from gpucheck.fit import plugs
-from gpucheck.fit.case import Case, Ruling, check_of, cover, listed
+from gpucheck.fit.case import Case, Ruling, admitted, check_of, cover, listed, needs_that_apply
 from gpucheck.fit.report import Condition, Item, PowerSum, PowerTerm, Question
 from gpucheck.fit.request import Order, PsuPlan, Request
+from gpucheck.fit.slots import SLOT_WATTS
 from gpucheck.power import LOW_LINE_BELOW_VOLTS, Bounds, judged, usable_watts
 from gpucheck.text import say
 
@@ -17,27 +18,74 @@ from gpucheck.text import say
 def power_plugs(case: Case) -> Iterator[Ruling]:
     """Has every card its auxiliary power, by exact kind of plug?"""
     server, build = case.server, case.build
-    need, have = plugs.sockets_needed(server, case.request.orders, build)
-    there = plugs.active_sockets(server, build) or ()
-    socket_sources = case.cite(key for socket in there for key in socket.src)
-    for order in case.request.orders:
-        feed = plugs.feed(server, order.wanted, build)
+    there = plugs.active_sockets(server, build)
+    socket_sources = case.cite(key for socket in there or () for key in socket.src)
+    feeds = [(order, plugs.feed(server, order.wanted, build)) for order in case.request.orders]
+    for order, feed in feeds:
         yield from _feed(case, order, feed, socket_sources)
-    if have is not None and need > have:
-        text = say("The cards take {need} GPU power sockets, the server has {have}.", need=need, have=have)
+        yield from _socket_watts(order, feed, there or (), socket_sources)
+    if there is None:
+        return
+    have = sum(socket.count for socket in there)
+    fed = sum(order.count for order, feed in feeds if feed.sockets)
+    need = sum(order.count * feed.sockets for order, feed in feeds)
+    if fed > have:
+        text = say("{fed} cards need a GPU power socket each, the server has {have}.", fed=fed, have=have)
         yield Ruling(check_of("plug", "fail", text, socket_sources), essential=True)
+    elif need > have:
+        yield _too_few_sockets(case, need, have, socket_sources)
+
+
+def _socket_watts(
+    order: Order, feed: plugs.Feed, there: Sequence[AuxSocket], sources: tuple[Citation, ...]
+) -> Iterator[Ruling]:
+    """A card whose way to the server's sockets is known draws no more than they and its slot give."""
+    power, given = order.wanted.power, [socket.watts for socket in there]
+    known = [watts for watts in given if watts is not None]
+    if power is None or feed.outcome == "unknown" or not feed.sockets or len(known) < len(given):
+        return
+    most = SLOT_WATTS + feed.sockets * max(known)
+    if power.watts > most:
+        text = say(
+            "The {card} draws {watts} W; its slot and the GPU power sockets give it {most} W.",
+            card=order.wanted.name,
+            watts=power.watts,
+            most=most,
+        )
+        yield Ruling(check_of("plug", "fail", text, citations(order.wanted.card, power.src), sources), essential=True)
+
+
+def _too_few_sockets(case: Case, need: int, have: int, sources: tuple[Citation, ...]) -> Ruling:
+    """The known cables take more sockets than there are; another cable may feed a card from one."""
+    text = say(
+        "With the cables that are known the cards take {need} GPU power sockets, the server has {have}.",
+        need=need,
+        have=have,
+    )
+    covered = [cover(case, order.wanted, order.count) for order in case.request.orders]
+    if covered and all(covered):
+        text = say("{what} But these cards are known to work in this model.", what=text)
+        return Ruling(check_of("plug", "pass", text, *covered), essential=True)
+    question = Question(
+        ask="Is there a cable for this server that feeds all plugs of one card from one socket?",
+        how="Ask for its part number, and for what its socket may give in watts.",
+        if_yes="One socket a card is enough, within the socket's watts.",
+        if_no=say("The sockets are for fewer cards: {have} in all.", have=have),
+    )
+    held = Condition(text="one GPU power socket feeds all plugs of a card")
+    return Ruling(check_of("plug", "unknown", text, sources), essential=True, conditions=(held,), questions=(question,))
 
 
 def _feed(case: Case, order: Order, feed: plugs.Feed, socket_sources: tuple[Citation, ...]) -> Iterator[Ruling]:
     wanted = order.wanted
     card_sources = citations(wanted.card, wanted.aux.src) if wanted.aux else ()
     if feed.outcome == "pass":
-        text = (
-            say("The {card} needs no power plug.", card=wanted.name)
-            if wanted.aux is not None and not wanted.aux.plugs
-            else say("The server's GPU leads end in the {card}'s plug.", card=wanted.name)
-        )
-        yield Ruling(check_of("plug", "pass", text, card_sources, socket_sources), essential=True)
+        if feed.sockets:
+            text = say("The server's GPU leads end in the {card}'s plug.", card=wanted.name)
+            yield Ruling(check_of("plug", "pass", text, card_sources, socket_sources), essential=True)
+        else:
+            text = say("The {card} needs no power plug.", card=wanted.name)
+            yield Ruling(check_of("plug", "pass", text, card_sources), essential=True)
         return
     if feed.outcome == "change":
         assert wanted.aux is not None
@@ -97,10 +145,13 @@ def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tupl
             plugs=words,
         ),
     }[feed.reason or "aux-unknown"]
-    covered = cover(case, wanted, order.count)
-    if covered:
+    held = Condition(text=say("there is a power cable that ends in the plug of the {card}", card=wanted.name))
+    if covered := cover(case, wanted, order.count):
         text = say("{what} But this card is known to work in this model.", what=text)
-        return Ruling(check_of("plug", "pass", text, covered), essential=True)
+        return Ruling(check_of("plug", "pass", text, covered), essential=True, conditions=(held,))
+    if shown := _plugs_shown(case, order):
+        text = say("{what} But a card with the same plugs is known to work in this model.", what=text)
+        return Ruling(check_of("plug", "pass", text, shown), essential=True, conditions=(held,))
     question = Question(
         ask=say(
             "Which GPU power cables come with the server, and do they end in the plug of the {card}?",
@@ -110,13 +161,25 @@ def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tupl
         if_yes="Power plugs are not the obstacle.",
         if_no="Find the right cable before you buy; never force an 8-pin plug.",
     )
-    held = Condition(text=say("there is a power cable that ends in the plug of the {card}", card=wanted.name))
     return Ruling(
         check_of("plug", "unknown", text, card_sources),
         essential=True,
         conditions=(held,),
         questions=(question,),
     )
+
+
+def _plugs_shown(case: Case, order: Order) -> tuple[Citation, ...]:
+    """A sourced build of as many other cards with the same plugs shows that the server feeds them."""
+    aux = order.wanted.aux
+    if aux is None or "8-pin-unknown" in plugs.needed(aux):
+        return ()
+    for report in case.server.gpu.reports:
+        fed = [card.aux for card in case.cards_in(report)]
+        same = bool(fed) and all(other is not None and plugs.needed(aux) <= plugs.needed(other) for other in fed)
+        if report.works and report.count >= order.count and same:
+            return case.cite(report.src)
+    return ()
 
 
 def watts(case: Case) -> Iterator[Ruling]:
@@ -142,25 +205,34 @@ def watts(case: Case) -> Iterator[Ruling]:
     usable = usable_watts(chosen.count, each, request.redundancy or "none")
     outcome = judged(load, usable)
     text = _load_text(load, usable, chosen, request)
-    covered = [cover(case, order.wanted, order.count) for order in request.orders]
-    if outcome == "unknown" and covered and all(covered) and _as_covered(case, chosen):
-        outcome, sources = "pass", tuple(source for group in covered for source in group)
-    conditions, questions = _power_conditions(case, load, chosen, each)
-    if outcome == "unknown":
-        questions += (_ask_load(case),)
+    if outcome == "unknown" and _as_large(case, chosen) and (known := _covered(case)):
+        outcome, sources = "pass", known
+        text = say("{what} These cards are known to work in this model.", what=text)
     yield Ruling(
         check_of("watts", outcome, text, sources),
         essential=True,
-        conditions=conditions,
-        questions=questions,
+        conditions=_power_conditions(case, load, chosen, each),
+        questions=(_ask_load(),) if outcome == "unknown" else (),
         power=_sum(case, load, terms, usable),
     )
     yield from _peak(case, load, usable)
 
 
-def _as_covered(case: Case, chosen: PsuPlan) -> bool:
-    """A report of a build covers the watts only with supplies as large as the model's largest known."""
-    return chosen.watts >= max((psu.watts for psu in case.server.power.psus), default=0)
+def _as_large(case: Case, chosen: PsuPlan) -> bool:
+    """Whether no known build can have had larger supplies: all bays full of the largest."""
+    largest = max((psu.watts for psu in case.server.power.psus), default=0)
+    return chosen.watts >= largest and chosen.count >= (case.server.power.bays or 0)
+
+
+def _covered(case: Case) -> tuple[Citation, ...]:
+    """Sources that say that all the cards work here; they say so of full mains and no wish for redundancy."""
+    request = case.request
+    low_line = request.input_volts is not None and request.input_volts < LOW_LINE_BELOW_VOLTS
+    if low_line or request.redundancy not in (None, "none"):
+        return ()
+    slots = frozenset(place.row.id for place in case.placement.seats)
+    known = [cover(case, order.wanted, order.count) or admitted(case, order.wanted, slots) for order in request.orders]
+    return tuple(source for group in known for source in group) if known and all(known) else ()
 
 
 def _terms(case: Case) -> Iterator[PowerTerm]:
@@ -229,9 +301,7 @@ def _load_text(load: Bounds, usable: float, chosen: PsuPlan, request: Request) -
     )
 
 
-def _power_conditions(
-    case: Case, load: Bounds, chosen: PsuPlan, each: int
-) -> tuple[tuple[Condition, ...], tuple[Question, ...]]:
+def _power_conditions(case: Case, load: Bounds, chosen: PsuPlan, each: int) -> tuple[Condition, ...]:
     request = case.request
     conditions: list[Condition] = []
     if request.redundancy is None and chosen.count > 1:
@@ -260,10 +330,10 @@ def _power_conditions(
                     sources=case.cite(low.src),
                 )
             )
-    return tuple(conditions), ()
+    return tuple(conditions)
 
 
-def _ask_load(case: Case) -> Question:
+def _ask_load() -> Question:
     return Question(
         ask="Which CPUs are in it, and how much do they draw?",
         how="Read the model off the seller's list or `gpucheck probe`, and give its TDP as --cpu-tdp.",
@@ -298,7 +368,7 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             power=_sum(case, load, terms, None),
         )
         return
-    wished = max((need.psu_watts_min or 0 for need in case.server.gpu.needs), default=0)
+    wished = max((need.psu_watts_min or 0 for need in needs_that_apply(case)), default=0)
     options = [psu for psu in spec.psus if psu.watts >= wished] or list(spec.psus)
     last: Ruling | None = None
     for psu in sorted(options, key=lambda option: option.watts):
@@ -307,9 +377,9 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             continue
         usable = usable_watts(plan.count, each, request.redundancy or "none")
         outcome = judged(load, usable)
-        if outcome == "unknown" and _covered_all(case) and psu.watts == max(p.watts for p in spec.psus):
-            outcome = "pass"
         sources = case.cite((*psu.src, *spec.bays_src))
+        if outcome == "unknown" and _as_large(case, plan) and (known := _covered(case)):
+            outcome, sources = "pass", (*sources, *known)
         item = Item(
             item=psu.called or say("{watts} W power supply", watts=psu.watts),
             part_numbers=psu.parts,
@@ -318,7 +388,7 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             why=_load_text(load, usable, plan, request),
             sources=sources,
         )
-        conditions, _ = _power_conditions(case, load, plan, each)
+        conditions = _power_conditions(case, load, plan, each)
         ruling = Ruling(
             check_of("watts", "change" if outcome == "pass" else outcome, item.why, sources),
             essential=True,
@@ -342,10 +412,6 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             questions=(label,),
             power=_sum(case, load, terms, None),
         )
-
-
-def _covered_all(case: Case) -> bool:
-    return all(cover(case, order.wanted, order.count) for order in case.request.orders)
 
 
 def _peak_watts(case: Case, load: Bounds) -> float | None:

@@ -171,6 +171,11 @@ class Child:
                         self._on_answer(answer)
         self._on_end()
 
+    @property
+    def begun(self) -> dict[str, Any] | None:
+        """The call that was begun and has not returned."""
+        return _decoded(self._unfinished + b"}")
+
     def close(self) -> None:
         """Tell a watching child to stop."""
         assert self._process.stdin is not None
@@ -180,8 +185,8 @@ class Child:
         """Wait until ``deadline`` (``time.monotonic``), then end the child.
 
         Returns:
-            ``timed_out``, ``exit_code`` (None after a time-out) and ``calls`` with the one call that
-            was begun and never returned, if there is one.
+            ``timed_out``, ``exit_code`` (None after a time-out) and ``calls`` with the one that was
+            begun and never returned, if there is one.
         """
         self._thread.join(max(0.0, deadline - time.monotonic()))
         timed_out = self._thread.is_alive()
@@ -195,7 +200,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 end_group(self._process)
         self.close()
-        begun = _decoded(self._unfinished + b"}")
+        begun = self.begun
         if begun is not None and exit_code == 1:  # the child's own clock ended it
             timed_out, exit_code = True, None
         return {"calls": [] if begun is None else [begun], "timed_out": timed_out, "exit_code": exit_code}

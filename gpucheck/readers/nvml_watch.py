@@ -99,7 +99,6 @@ class Watch:
         if self._child is not None:
             self._child.close()
             self._answers = self._child.finish(time.monotonic() + timeout)
-            self._child = None
         return self.samples
 
     @property

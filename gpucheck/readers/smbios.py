@@ -208,7 +208,7 @@ def _record(structure: _Structure) -> Record:
         try:
             fields[name] = words(structure, offset)
         except (IndexError, struct.error):
-            continue  # an older or shorter form of the structure
+            continue  # an older, shorter form of the structure, or a string that is not there
     return Record(structure.kind, f"0x{structure.handle:04X}", fields)
 
 
@@ -227,11 +227,7 @@ def _word(structure: _Structure, offset: int) -> int:
 
 def _string(structure: _Structure, offset: int) -> str:
     number = structure.area[offset]
-    if number == 0:
-        return "Not Specified"
-    if number > len(structure.strings):
-        return "<BAD INDEX>"
-    return structure.strings[number - 1].decode("utf-8", "replace")
+    return structure.strings[number - 1].decode("utf-8", "replace") if number else "Not Specified"
 
 
 def _handle(structure: _Structure, offset: int) -> str:

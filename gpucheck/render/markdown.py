@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from gpucheck.probing import Probe
     from gpucheck.smoke.report import SmokeReport
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+# Punctuation that means something anywhere in a line, and what makes a list or a rule at its start.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])|^([-+=])|^(\d+)([.)])")
 
 
 def _plain(value: object) -> str:
     """Text that Markdown shows as it is."""
-    return "?" if value is None else _SPECIAL.sub(r"\\\1", str(value))
+    return "?" if value is None else _SPECIAL.sub(_escaped, str(value))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[3]:
+        return f"{found[3]}\\{found[4]}"
+    return f"\\{found[0]}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -50,7 +57,7 @@ def _finding(finding: Finding) -> list[str]:
     lines += [_plain(finding.message), ""]
     if finding.evidence:
         # A fence longer than any run of backticks in the evidence cannot be closed by it.
-        runs = [len(run) for e in finding.evidence for run in re.findall(r"`+", e.text)]
+        runs = [len(run) for e in finding.evidence for run in re.findall(r"`+", f"{e.source} {e.text}")]
         fence = "`" * max(3, max(runs, default=0) + 1)
         lines += [fence, *(f"{e.source}: {e.text}" for e in finding.evidence), fence, ""]
     lines += [f"{number}. {_plain(step)}" for number, step in enumerate(finding.remedy, 1)]

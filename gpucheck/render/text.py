@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpucheck.text import say
+from gpucheck.text import say, shorten
 
 if TYPE_CHECKING:
     from gpucheck.explain import Explanation
-    from gpucheck.facts import Gpu, Link, Machine
+    from gpucheck.facts import Gap, Gpu, Link, Machine, Slot
     from gpucheck.findings import Citation, Finding
     from gpucheck.fit.report import Advice
     from gpucheck.probing import Probe
@@ -36,16 +37,38 @@ _VERDICT = {
 _UNKNOWN = "?"
 
 
+_TRAILING = re.compile(r" +(?=\n)")
+_FULL_WIDTH = 60
+"""Columns from which an address is kept on one line."""
+_NOT_SHOWN = frozenset({"onboard", "memory_devices"})
+"""Facts that no table here shows; their gaps stand in the JSON."""
+
+
+class _Pipe:
+    """Standard output without the blanks to the right that fill a table's last column."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_TRAILING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def console() -> Console:
     """Standard output. A pipe gets 100 columns and no colours; COLUMNS decides in both cases."""
     piped_width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 100
-    return Console(highlight=False, markup=False, emoji=False, width=piped_width)
+    out = cast(TextIO, _Pipe(sys.stdout))
+    return Console(file=out, highlight=False, markup=False, emoji=False, width=piped_width)
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, whole: Collection[str] = ()) -> Table:
+    """A table without lines; the columns in ``whole`` are not folded."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     return table
 
 
@@ -59,7 +82,7 @@ def _row(table: Table, *cells: object) -> None:
 
 
 def _shown(value: object) -> str:
-    return _UNKNOWN if value is None else str(value)
+    return _UNKNOWN if value is None else shorten(str(value), 80)
 
 
 def _heading(out: Console, text: str) -> None:
@@ -97,21 +120,41 @@ def _confidence(citations: Iterable[Citation]) -> str:
 
 
 def probe(report: Probe) -> None:
-    """Headline, counts, cards, findings, and what was not read."""
+    """Headline, counts, cards, findings; then the machine, and what was not read."""
     out = console()
     _headline(out, report.verdict, report.headline)
     _counts(out, report)
-    _machine(out, report.machine)
+    _cards(out, report.machine)
     for finding in report.findings:
         _finding(out, finding)
+    _machine(out, report.machine)
     if report.unchecked:
         names = ", ".join(row.name for row in report.unchecked)
         _heading(out, say("Not checked, for lack of facts"))
         out.print(_in(Text(names), 2))
-    if report.machine.gaps:
+    gaps = list(_grouped(report.machine.gaps))
+    if gaps:
         _heading(out, say("Not read"))
-        for gap in report.machine.gaps:
-            out.print(_in(_hanging("-", f"{gap.fact} ({gap.reason}): {gap.how}"), 2))
+        for facts, gap in gaps:
+            out.print(_in(_hanging("-", f"{facts} ({gap.reason}): {gap.how}"), 2))
+
+
+def _grouped(gaps: Iterable[Gap]) -> Iterable[tuple[str, Gap]]:
+    """Gaps that one step fills as one line; the same fact of several cards once, with the first's step."""
+    groups: dict[tuple[str, str], list[Gap]] = {}
+    for gap in gaps:
+        if gap.fact not in _NOT_SHOWN:
+            of_card = _OF_CARD.fullmatch(gap.fact)
+            groups.setdefault((gap.reason, of_card[2] if of_card else gap.how), []).append(gap)
+    for (_, fact), members in groups.items():
+        names = list(dict.fromkeys(gap.fact for gap in members))
+        if len(names) > 1 and _OF_CARD.fullmatch(names[0]):
+            yield say("{fact} of {count} cards", fact=fact, count=len(names)), members[0]
+        else:
+            yield ", ".join(names), members[0]
+
+
+_OF_CARD = re.compile(r"gpus\.([0-9a-f:.]+)\.(\w+)")
 
 
 def _counts(out: Console, report: Probe) -> None:
@@ -125,43 +168,33 @@ def _counts(out: Console, report: Probe) -> None:
     out.print(_in(table, 2))
 
 
+def _cards(out: Console, machine: Machine) -> None:
+    if not machine.gpus:
+        return
+    whole = ("address", "driver") if out.width >= _FULL_WIDTH else ()
+    table = _table("address", "card", "slot", "socket", "driver", "link", whole=whole)
+    for gpu in machine.gpus:
+        driver = (gpu.driver or "-") if gpu.driver_read else None
+        _row(table, gpu.address, gpu.name or gpu.pci_id, gpu.slot, gpu.socket, driver, _link(gpu))
+    _heading(out, say("Cards"))
+    out.print(_in(table, 2))
+
+
 def _machine(out: Console, machine: Machine) -> None:
-    if machine.gpus:
-        table = _table("address", "card", "slot", "socket", "driver", "link")
-        for gpu in machine.gpus:
-            driver = gpu.driver if gpu.driver_read else None
-            name = gpu.name or gpu.pci_id
-            _row(
-                table,
-                gpu.address,
-                name,
-                gpu.slot,
-                gpu.socket,
-                driver or (_UNKNOWN if not gpu.driver_read else "-"),
-                _link(gpu),
-            )
-        _heading(out, say("Cards"))
-        out.print(_in(table, 2))
-        if len(machine.gpus) > 1:
-            _matrix(out, machine.topology.addresses, machine.topology.matrix)
+    """What the cards are in: distances, sockets, slots, power supplies."""
+    if len(machine.topology.addresses) > 1:
+        _matrix(out, machine.topology.addresses, machine.topology.matrix)
     table = _table("CPU socket", "populated", "model")
     for socket in machine.cpu_sockets or ():
         _row(table, socket.designation, _yes_no(socket.populated), socket.model if socket.populated else "-")
     if table.row_count:
         _heading(out, say("CPU sockets"))
         out.print(_in(table, 2))
-    table = _table("slot", "in use", "lanes", "connector", "gen", "socket", "address")
+    whole = ("lanes", "address") if out.width >= _FULL_WIDTH else ()
+    table = _table("slot", "in use", "lanes", "gen", "socket", "address", whole=whole)
     for slot in machine.slots or ():
-        _row(
-            table,
-            slot.designation,
-            _yes_no(slot.in_use),
-            slot.lanes,
-            slot.connector,
-            slot.gen,
-            slot.socket,
-            slot.address or "-",
-        )
+        address = slot.address or "-"
+        _row(table, slot.designation, _yes_no(slot.in_use), _lanes(slot), slot.gen, slot.socket, address)
     if table.row_count:
         _heading(out, say("Slots, as the firmware lists them"))
         out.print(_in(table, 2))
@@ -173,23 +206,34 @@ def _machine(out: Console, machine: Machine) -> None:
         out.print(_in(table, 2))
 
 
+def _lanes(slot: Slot) -> str | None:
+    """Lanes, and the connector where it is longer: a wide card fits, and runs narrow."""
+    if slot.lanes is None:
+        return None
+    if slot.connector is None or slot.connector == slot.lanes:
+        return f"x{slot.lanes}"
+    return say("x{lanes} in x{connector}", lanes=slot.lanes, connector=slot.connector)
+
+
 def _yes_no(value: bool | None) -> str:
     return _UNKNOWN if value is None else "yes" if value else "no"
 
 
-def _link(gpu: Gpu) -> str:
+def _link(gpu: Gpu) -> str | None:
     link: Link = gpu.link
     if link.width is None:
-        return _UNKNOWN
-    most = f" of x{link.max_width}" if link.max_width is not None else ""
-    speed = f", {link.speed_gts:g} GT/s" if link.speed_gts is not None else ""
-    return f"x{link.width}{most}{speed}"
+        return None
+    full = link.max_width is None or link.width == link.max_width
+    width = f"x{link.width}" if full else say("x{width} of x{most}", width=link.width, most=link.max_width)
+    return width if link.speed_gts is None else f"{width}, {link.speed_gts:g} GT/s"
 
 
 def _matrix(out: Console, names: Sequence[str], matrix: Sequence[Sequence[str]]) -> None:
-    table = _table("", *names)
-    for name, row in zip(names, matrix, strict=True):
-        _row(table, name, *row)
+    """Short names head the columns; long ones, such as addresses, are numbered."""
+    long = max(map(len, names)) > 4
+    table = _table("", "", *(str(n) for n in range(1, len(names) + 1))) if long else _table("", *names)
+    for number, (name, row) in enumerate(zip(names, matrix, strict=True), 1):
+        _row(table, *((number, name) if long else (name,)), *row)
     _heading(out, say("Distance between the cards"))
     out.print(_in(table, 2))
 

@@ -320,11 +320,11 @@ def _windows_test() -> NextTest:
         do=say("Look at the windows of the root buses: sudo dmesg | grep 'root bus resource'"),
         outcomes=(
             Reading(
-                seen=say("No [mem ...] window begins at 0x100000000 or above."),
+                seen=say("No [mem ...] window begins at 0x100000000 or above"),
                 means=say("Above 4G Decoding is off, or legacy boot (CSM) voids it."),
             ),
             Reading(
-                seen=say("There is such a window, but it is smaller than the sum of the cards' BARs."),
+                seen=say("There is such a window, but it is smaller than the sum of the cards' BARs"),
                 means=say("The window is too small: enlarge it, or use fewer cards."),
             ),
         ),
@@ -336,11 +336,11 @@ def _alone_test() -> NextTest:
         do=say("Leave only this card in the machine, in the same slot, and boot."),
         outcomes=(
             Reading(
-                seen=say("It gets all its BARs."),
+                seen=say("It gets all its BARs"),
                 means=say("The window is too small for all cards together."),
             ),
             Reading(
-                seen=say("Its BAR still has no address."),
+                seen=say("Its BAR still has no address"),
                 means=say("Above 4G Decoding is off or without effect, or the window is too small for one card."),
             ),
         ),

@@ -103,9 +103,9 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket, index: int) -
             NextTest(
                 do=say("Move the card that is not seen to a slot in which a card is seen."),
                 outcomes=(
-                    Reading(seen=say("It is seen there."), means=say("Its old slot is dead.")),
+                    Reading(seen=say("It is seen there"), means=say("Its old slot is dead.")),
                     Reading(
-                        seen=say("It is not seen there either."),
+                        seen=say("It is not seen there either"),
                         means=say("The card or its power lead is at fault, not the socket."),
                     ),
                 ),

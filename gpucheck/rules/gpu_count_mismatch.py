@@ -85,26 +85,31 @@ def raise_explaining(machine: Machine, view: View, found: Iterable[Finding]) -> 
         source=expected.origin,
         text=say("{expected} GPUs expected, {usable} usable", expected=expected.n, usable=usable),
     )
+    missing_from_pci = len(machine.gpus) < expected.n
     return [
         f.model_copy(update={"severity": "error", "evidence": (*f.evidence, note)})
-        if _explains(machine, f, missing_from_pci=len(machine.gpus) < expected.n)
+        if _explains(machine, f, lost, missing_from_pci)
         else f
         for f in found
     ]
 
 
-def _explains(machine: Machine, f: Finding, missing_from_pci: bool) -> bool:
-    if f.name in NOT_USABLE and cards_of(f, machine):
-        return f.name != "gpu-fell-off-bus" or f.severity == "error"
+def _explains(machine: Machine, f: Finding, lost: set[str], missing_from_pci: bool) -> bool:
+    cards = cards_of(f, machine)
+    if cards:
+        return f.name in NOT_USABLE and not cards.isdisjoint(lost)
     return f.name in OFF_THE_BUS and missing_from_pci
 
 
 def _lost(machine: Machine, found: Iterable[Finding]) -> set[str]:
-    """Cards that are known and cannot be used: a finding says so, or NVML does not list them."""
+    """Cards that are known and cannot be used: a finding says so, or NVML does not list them.
+
+    A warning says that the card works all the same, unless it belongs to a virtual machine.
+    """
     named = {
         address
         for f in found
-        if f.name in NOT_USABLE and (f.name != "gpu-fell-off-bus" or f.severity == "error")
+        if f.name == "vfio-bound" or (f.name in NOT_USABLE and f.severity == "error")
         for address in cards_of(f, machine)
     }
     return named | {gpu.address for gpu in (*_unlisted(machine), *_stale(machine))}
@@ -178,8 +183,8 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
             NextTest(
                 do=say("Move a missing card into a slot in which a card is seen."),
                 outcomes=(
-                    Reading(seen=say("It is seen."), means=say("Its old slot, riser or CPU socket is at fault.")),
-                    Reading(seen=say("It is not seen."), means=say("The card or its power lead is at fault.")),
+                    Reading(seen=say("It is seen"), means=say("Its old slot, riser or CPU socket is at fault.")),
+                    Reading(seen=say("It is not seen"), means=say("The card or its power lead is at fault.")),
                 ),
             ),
         ),

@@ -191,15 +191,15 @@ def _tests() -> tuple[NextTest, ...]:
         NextTest(
             do=say("Hold the clocks low and repeat the load: sudo nvidia-smi -lgc 300,1500"),
             outcomes=(
-                Reading(seen=say("The card stays."), means=say("It lacks power: leads, supply, or peaks of load.")),
-                Reading(seen=say("It falls off all the same."), means=say("Contact, riser, heat or the card itself.")),
+                Reading(seen=say("The card stays"), means=say("It lacks power: leads, supply, or peaks of load.")),
+                Reading(seen=say("It falls off all the same"), means=say("Contact, riser, heat or the card itself.")),
             ),
         ),
         NextTest(
             do=say("Swap it with a card that works."),
             outcomes=(
-                Reading(seen=say("The fault stays with the slot."), means=say("Slot, riser or power lead.")),
-                Reading(seen=say("The fault moves with the card."), means=say("The card is defective.")),
+                Reading(seen=say("The fault stays with the slot"), means=say("Slot, riser or power lead.")),
+                Reading(seen=say("The fault moves with the card"), means=say("The card is defective.")),
             ),
         ),
     )

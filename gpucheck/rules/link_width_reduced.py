@@ -23,8 +23,8 @@ and not reported. The speed per lane falls when a card is idle, so it is not jud
 virtual machine the port is not the real one.
 
 Sources
-PCI Express Base Specification, Link Capabilities and Link Status registers
-https://docs.kernel.org/PCI/sysfs-pci.html
+https://git.zx2c4.com/linux-dev/commit/?id=56c1af4606f04048e3ae9ab2027a708b9684ff37 (the files)
+https://github.com/scitix/sichek/pull/49 (an idle link is no fault)
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 NextTest(
                     do=say("Swap the card with one that trains at full width."),
                     outcomes=(
-                        Reading(seen=say("The narrow link stays with the slot."), means=say("Slot, riser or setting.")),
-                        Reading(seen=say("It moves with the card."), means=say("The card's contacts or the card.")),
+                        Reading(seen=say("The narrow link stays with the slot"), means=say("Slot, riser or setting.")),
+                        Reading(seen=say("It moves with the card"), means=say("The card's contacts or the card.")),
                     ),
                 ),
             ),

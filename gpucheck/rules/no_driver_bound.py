@@ -156,8 +156,8 @@ def _refused(machine: Machine, gpu: Gpu) -> Finding:
             NextTest(
                 do=say("Swap the card with one that works."),
                 outcomes=(
-                    Reading(seen=say("The fault moves with the card."), means=say("The card, or its generation.")),
-                    Reading(seen=say("The fault stays with the slot."), means=say("Slot, riser or power lead.")),
+                    Reading(seen=say("The fault moves with the card"), means=say("The card, or its generation.")),
+                    Reading(seen=say("The fault stays with the slot"), means=say("Slot, riser or power lead.")),
                 ),
             ),
         )

@@ -19,7 +19,7 @@ When it is wrong
 A card that only drives a monitor may stay with nouveau.
 
 Sources
-https://docs.kernel.org/gpu/introduction.html
+https://pastebin.com/jDfhDqLt (NVIDIA's installer on a machine with nouveau: incompatible, must be disabled)
 """
 
 from __future__ import annotations

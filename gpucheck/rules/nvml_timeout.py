@@ -64,11 +64,11 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 do=say("Look for blocked tasks and Xids: sudo dmesg | grep -e 'blocked for more than' -e Xid"),
                 outcomes=(
                     Reading(
-                        seen=say("There are some."),
+                        seen=say("There are some"),
                         means=say("A card is stuck; the Xid line names its address."),
                     ),
                     Reading(
-                        seen=say("There are none."),
+                        seen=say("There are none"),
                         means=say("The driver is slow to start: switch persistence mode on."),
                     ),
                 ),

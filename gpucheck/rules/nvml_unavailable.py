@@ -21,7 +21,7 @@ With another rule's finding about the driver this one is left out. If NVML was n
 claimed.
 
 Sources
-https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (return codes)
+NVIDIA cuda-python documentation, cuda.bindings.nvml.Return (return codes)
 https://github.com/wookayin/gpustat/issues/90 (library not found)
 """
 
@@ -44,9 +44,11 @@ ONE_CARD = frozenset({"bar-unassigned", "gpu-fell-off-bus", "nouveau-bound", "vf
 
 MEANINGS = {
     4: "the user may not use the device files",
+    8: "the external power cables of a card are not properly attached",
     9: "the driver is not loaded",
     12: "the library could not be found",
     15: "a GPU is lost",
+    17: "the operating system or a cgroup blocks the device",
     999: "unknown error; in a container, the device files are no longer reachable",
 }
 """nvmlReturn_t in words."""

@@ -21,7 +21,7 @@ When it is wrong
 It is a fact, not a judgement; it becomes an error only when more cards are expected on this host.
 
 Sources
-https://docs.kernel.org/driver-api/vfio.html
+https://www.mail-archive.com/libvir-list@redhat.com/msg96087.html (by id and by address)
 """
 
 from __future__ import annotations

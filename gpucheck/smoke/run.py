@@ -45,6 +45,8 @@ END_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 """The driver takes a moment to free what an ended process held."""
 STDERR_LINES = 4000
+NOISE = (b"Executing op ", b" placer.cc")
+"""Lines of TensorFlow's log that would push the telling ones out."""
 
 # The worker's folder is not put on the module path: its neighbours would shadow other modules.
 _START = "import sys; sys.path.append(sys.argv.pop()); from gpucheck.smoke.worker import main; main()"
@@ -258,7 +260,8 @@ def _read_messages(file: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] |
 def _read_lines(file: IO[bytes], lines: deque[str]) -> None:
     with file:
         for line in file:
-            lines.append(line.decode("utf-8", "replace").rstrip())
+            if not any(noise in line for noise in NOISE):
+                lines.append(line.decode("utf-8", "replace").rstrip())
 
 
 def _follow(

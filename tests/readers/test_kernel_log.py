@@ -139,6 +139,17 @@ def test_driver_messages_over_several_stamped_lines(lines: list[str], expected: 
     assert list(kernel_log.parse(text, "dmesg").lines) == expected
 
 
+def test_indented_lines_continue_any_message_and_others_none() -> None:
+    text = (
+        "[    1.000000] mpt3sas: config\n               of two lines\nstray line\n[    2.000000] usb 1-1: new device\n"
+    )
+    assert kernel_log.parse(text, "dmesg").lines == (
+        "mpt3sas: config of two lines",
+        "stray line",
+        "usb 1-1: new device",
+    )
+
+
 def boot(number: int) -> str:
     return f"[    0.000000] Linux version 6.8.0-{number}\n[    1.000000] pci 0000:04:00.0: boot {number}\n"
 

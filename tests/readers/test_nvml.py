@@ -22,8 +22,8 @@ from gpucheck.readers import nvml
 from gpucheck.readers.nvml_watch import Sample, Watch
 
 Use = Callable[[Script], None]
-LONG = 30.0  # never reached
-SHORT = 1.0  # reached by what hangs
+LONG = 60.0  # never reached
+SHORT = 2.0  # for what hangs; enough to get there
 
 
 @pytest.fixture
@@ -41,8 +41,26 @@ def ask(timeout: float = LONG) -> Parts:
     return nvml.read(LiveHost(), timeout)
 
 
-def asked(timeout: float = LONG) -> tuple[Nvml, tuple[NvmlGpu, ...]]:
-    parts = ask(timeout)
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + LONG
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def ask_until_hung_in(call: str, index: int) -> Parts:
+    calls: list[dict[str, Any]] = []
+    child = nvml.Child(calls.append, patience=LONG)
+    wait_until(lambda: child.begun == {"call": call, "device": index})
+    end = child.finish(time.monotonic())
+    return nvml.parse({**end, "calls": calls + end["calls"]})
+
+
+def asked() -> tuple[Nvml, tuple[NvmlGpu, ...]]:
+    return started(ask())
+
+
+def started(parts: Parts) -> tuple[Nvml, tuple[NvmlGpu, ...]]:
     assert parts.nvml is not None
     return parts.nvml, parts.nvml.gpus or ()
 
@@ -286,7 +304,7 @@ def test_a_hang_at_one_card_keeps_what_was_read(use: Use) -> None:
     cards = [device(index) for index in range(4)]
     cards[2]["calls"] = {"nvmlDeviceGetPowerUsage": "hang"}
     use(script(*cards))
-    whole, gpus = asked(SHORT)
+    whole, gpus = started(ask_until_hung_in("nvmlDeviceGetPowerUsage", 2))
     assert (whole.status, whole.call) == ("timed-out", "nvmlDeviceGetPowerUsage")
     assert "device 2 (0000:84:00.0)" in str(whole.message)
     assert [gpu.address for gpu in gpus] == ["0000:04:00.0", "0000:44:00.0", "0000:84:00.0", "0000:c4:00.0"]
@@ -295,7 +313,7 @@ def test_a_hang_at_one_card_keeps_what_was_read(use: Use) -> None:
 
 def test_a_hang_when_a_card_is_opened_keeps_all_places(use: Use) -> None:
     use(script(device(0), device(1, calls={"nvmlDeviceGetHandleByIndex": "hang"}), device(2)))
-    whole, gpus = asked(SHORT)
+    whole, gpus = started(ask_until_hung_in("nvmlDeviceGetHandleByIndex", 1))
     assert (whole.status, whole.call) == ("timed-out", "nvmlDeviceGetHandleByIndex")
     assert [gpu.index for gpu in gpus] == [0, 1, 2]
 
@@ -309,7 +327,7 @@ def test_a_slow_driver_is_waited_for(use: Use) -> None:
 
 def test_a_hung_child_ends_without_its_parent(use: Use) -> None:
     use(script(calls={"nvmlInit": "hang"}))
-    done = subprocess.run(nvml.child_command(0.2), capture_output=True, timeout=LONG, check=False)
+    done = subprocess.run(nvml.child_command(SHORT), capture_output=True, timeout=LONG, check=False)
     assert done.returncode == 1
     assert done.stdout == b'{"call": "nvmlInit"'
 
@@ -317,7 +335,7 @@ def test_a_hung_child_ends_without_its_parent(use: Use) -> None:
 def test_the_childs_own_clock_counts_as_a_hang(use: Use) -> None:
     use(script(calls={"nvmlInit": "hang"}))
     calls: list[dict[str, Any]] = []
-    end = nvml.Child(calls.append, patience=0.2).finish(time.monotonic() + LONG)
+    end = nvml.Child(calls.append, patience=SHORT).finish(time.monotonic() + LONG)
     assert end == {"calls": [{"call": "nvmlInit"}], "timed_out": True, "exit_code": None}
 
 
@@ -338,11 +356,18 @@ def test_no_bindings(use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (gap.fact, gap.reason, gap.how) == ("nvml", "tool-absent", "pip install nvidia-ml-py")
 
 
-@pytest.mark.parametrize("name", ["pynvml/__init__.py", "pynvml.py"])
-def test_foreign_bindings(use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pynvml/__init__.py", "def nvmlInit(): pass\ndef nvmlDeviceGetHandleByIndex(index): pass\n"),
+        ("pynvml.py", "def nvmlInit(): pass\n"),
+    ],
+    ids=["package", "module"],
+)
+def test_foreign_bindings(use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str) -> None:
     use(script(device(0)))
     (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("def nvmlInit(): pass\n")
+    (tmp_path / name).write_text(content)
     parts = parts_with_bindings(tmp_path, monkeypatch)
     assert parts.nvml is None
     (gap,) = parts.gaps
@@ -400,15 +425,13 @@ def test_a_damaged_answer_costs_its_value() -> None:
 # --- watching ---------------------------------------------------------------------------------
 
 
-def watched(count: int, seconds: float = LONG) -> tuple[list[Sample], Parts]:
-    """Watch until there are so many samples, or the watch is over."""
+def watched(count: int) -> tuple[list[Sample], Parts]:
+    """Watch until there are so many samples."""
     watch = Watch(interval=0.01)
     watch.start()
-    assert watch.wait_ready(seconds)
-    until = time.monotonic() + seconds
-    while len(watch.samples) < count and time.monotonic() < until:
-        time.sleep(0.01)
-    return watch.stop(), watch.parts
+    assert watch.wait_ready(LONG)
+    wait_until(lambda: len(watch.samples) >= count)
+    return watch.stop(LONG), watch.parts
 
 
 def test_a_watch_sees_values_change(use: Use) -> None:
@@ -446,15 +469,11 @@ def test_a_watch_sees_a_process_come_and_go(use: Use) -> None:
     watch.start()
     assert watch.wait_ready(LONG)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
-        until = time.monotonic() + LONG
-        while not watch.samples[-1].pids and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: bool(watch.samples[-1].pids))
         busy = watch.samples[-1]
         worker.communicate(b"\n")
-    until = time.monotonic() + LONG
-    while watch.samples[-1].pids and time.monotonic() < until:
-        time.sleep(0.01)
-    samples = watch.stop()
+    wait_until(lambda: not watch.samples[-1].pids)
+    samples = watch.stop(LONG)
     assert (samples[0].pids, samples[0].memory_used_bytes) == ((), 10)
     assert (busy.pids, busy.memory_used_bytes) == ((worker.pid,), 5000)
     assert busy.pid_memory == {worker.pid: 4000}
@@ -482,10 +501,11 @@ def test_a_hang_under_watch(use: Use) -> None:
     use(script(device(0), device(1, calls={"nvmlDeviceGetClockInfo": "hang"})))
     watch = Watch(interval=0.01)
     watch.start()
-    until = time.monotonic() + LONG
-    while not watch.samples and time.monotonic() < until:
-        assert not watch.wait_ready(0.01)
-    samples = watch.stop(timeout=0.3)
+    child = watch._child
+    assert child is not None
+    wait_until(lambda: child.begun == {"call": "nvmlDeviceGetClockInfo", "device": 1})
+    assert not watch.wait_ready(0.01)
+    samples = watch.stop(timeout=0.1)
     assert [sample.index for sample in samples] == [0]
     assert watch.parts.nvml is not None
     assert (watch.parts.nvml.status, watch.parts.nvml.call) == ("timed-out", "nvmlDeviceGetClockInfo")
@@ -502,12 +522,14 @@ def test_a_watch_without_a_driver(use: Use) -> None:
     assert (watch.parts.nvml.status, watch.parts.nvml.code) == ("failed", 9)
 
 
-def test_a_watch_that_was_stopped_at_once(use: Use) -> None:
+def test_a_watch_that_is_stopped_at_once_looks_once(use: Use) -> None:
     use(script(device(0)))
     watch = Watch()
     watch.start()
-    watch.stop(LONG)
+    assert [sample.index for sample in watch.stop(LONG)] == [0]
     assert watch.stop() == watch.samples
+    assert watch.parts.nvml is not None
+    assert watch.parts.nvml.status == "ok"
 
 
 def test_a_watch_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,11 @@ def test_an_entry_point_in_front_of_the_table() -> None:
     assert all(map(smbios.looks_like_table, (table, dump, copied, legacy)))
 
 
+def test_structures_without_bios_and_system_are_not_taken_for_a_table() -> None:
+    slots = [smbios_slot(handle, "SLOT1", 0xB6, 0x0D, 4) for handle in range(3)]
+    assert not smbios.looks_like_table(b"".join(slots) + SMBIOS_END)
+
+
 def test_hostile_strings_are_cleaned() -> None:
     parts = smbios.parse_table(HEAD + smbios_slot(0x900, "\x1b[2JSLOT\u202e1\r", 0xF0, 0x0D, 4) + SMBIOS_END)
     assert parts.slots is not None
@@ -472,6 +477,11 @@ def test_quiet_text() -> None:
     parts = smbios.parse_text(text)
     assert [slot.designation for slot in parts.slots or ()] == ["CPU1 SLOT2 PCI-E 3.0 X16", "PCIe Slot 4"]
     assert [(socket.designation, socket.populated) for socket in parts.cpu_sockets or ()] == [("P0", False)]
+
+
+def test_a_list_within_a_record_overrides_no_field() -> None:
+    text = SLOTS.replace("Length: Long", "Length: Long\n\tCharacteristics:\n\t\tLength: 3.3 V")
+    assert [slot.length for slot in smbios.parse_text(text).slots or ()] == ["Short", "Long"]
 
 
 def test_text_of_a_user_without_privilege() -> None:

@@ -37,6 +37,27 @@ def test_stands_aside_for_what_explains_the_loss() -> None:
     ]
 
 
+def test_what_does_not_cost_a_card_is_not_raised() -> None:
+    xid = "NVRM: Xid (PCI:0000:04:00): 79, pid=1, GPU has fallen off the bus."
+    no_address = (bar(0, 16 * GIB), bar(5, GIB, assigned=False))
+    made = machine(gpu(), gpu("0000:82:00.0", bars=no_address), kernel_log=log(xid))
+    both = [("gpu-fell-off-bus", "warning"), ("bar-unassigned", "warning")]
+    assert [(f.name, f.severity) for f in found(made, expect=2)] == both
+    assert [(f.name, f.severity) for f in found(made, expect=3)] == [("gpu-count-mismatch", "error"), *both]
+
+
+def test_expectation_that_is_just_met_raises_nothing() -> None:
+    made = machine(gpu(), blind("0000:82:00.0", driver="vfio-pci"))
+    assert [f.severity for f in found(made, expect=1)] == ["warning"]
+    assert [f.severity for f in found(made, expect=2)] == ["error"]
+
+
+def test_fallen_card_that_is_still_on_pci_explains_itself_alone() -> None:
+    made = machine(gpu(), blind("0000:82:00.0", driver="nvidia", config_dead=True))
+    assert names(made, expect=2) == ["gpu-fell-off-bus"]
+    assert names(made, expect=3) == ["gpu-fell-off-bus", "gpu-count-mismatch"]
+
+
 def test_card_on_pci_that_nvml_does_not_list() -> None:
     made = machine(gpu(), blind("0000:82:00.0", driver="nvidia"))
     finding = only("gpu-count-mismatch", made)
@@ -74,6 +95,8 @@ def test_level_that_could_not_start_proves_nothing() -> None:
     made = machine(blind(driver="nvidia"), nvml=Nvml(status="timed-out"))
     assert "gpu-count-mismatch" not in names(made, expect=1)
     assert missing("gpu-count-mismatch", made) == ("nvml.gpus",)
+    assert missing("gpu-count-mismatch", machine(amd(), nvml=None)) == ()
+    assert missing("gpu-count-mismatch", machine(gpu(), nvml=None)) == ("nvml.gpus",)
 
 
 def test_devices_of_nvml_without_an_address_cannot_be_called_missing() -> None:
