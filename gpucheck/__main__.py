@@ -35,6 +35,8 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):  # before anything that takes time to import
         print(f"gpucheck {__version__}")
         return
+    # Looking for pydantic plugins of other packages reads the metadata of everything installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from gpucheck.cli import run
 
     sys.exit(run(sys.argv[1:]))

@@ -112,8 +112,10 @@ def _drop_output() -> None:
 
 
 def _refuse(error: GpucheckError, arguments: Sequence[str]) -> int:
-    from gpucheck.text import clean
+    from gpucheck.text import clean, shorten
 
+    if error.input:  # a very long one would leave no room for the cause
+        error.input = shorten(error.input, 200)
     if "--json" in arguments:
         from gpucheck.findings import ErrorDocument
 

@@ -267,30 +267,37 @@ class Placement:
 def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Placement:
     """The best place for as many of the cards as go in: most cards first, then least cost.
 
-    Exact: every set of slots is looked at, with those that cannot beat the best left out early.
+    Exact: every set of slots is looked at, but for those that cannot beat the best, and for those that differ from
+    one that was looked at only in which of two interchangeable slots they use.
     """
-    rows = active_rows(server, build)
+    rows = sorted(active_rows(server, build), key=lambda row: row.id.zfill(4))
+    twins = _twins(rows)
     kinds = [
         (order.count, [place for row in rows if (place := seat(order.wanted, row, build)).usable]) for order in orders
     ]
     # Most cards that the kinds from this one on can add.
     to_come = [sum(min(count, len(places)) for count, places in kinds[kind:]) for kind in range(len(kinds) + 1)]
-    most, best = -1, Placement(())
+    best, most, least = Placement(()), -1, Placement(()).cost
 
     def search(kind: int, start: int, left: int, chosen: tuple[Seat, ...], taken: frozenset[str]) -> None:
-        nonlocal most, best
+        nonlocal best, most, least
         if kind == len(kinds):
             placement = Placement(chosen)
-            if len(chosen) > most or placement.cost < best.cost:
-                most, best = len(chosen), placement
+            cost = placement.cost
+            if len(chosen) > most or cost < least:
+                best, most, least = placement, len(chosen), cost
             return
         places = kinds[kind][1]
-        for position in range(start, len(places)):
-            if len(chosen) + min(left, len(places) - position) + to_come[kind + 1] < most or not left:
+        passed: set[object] = set()
+        for position in range(start, len(places) if left else 0):
+            if len(chosen) + min(left, len(places) - position) + to_come[kind + 1] < most:
                 break
             place = places[position]
-            if not place.covers & taken:
-                search(kind, position + 1, left - 1, (*chosen, place), taken | place.covers)
+            twin = twins[place.row.id]
+            if place.covers & taken or twin in passed:
+                continue
+            search(kind, position + 1, left - 1, (*chosen, place), taken | place.covers)
+            passed.add(twin)
         # Leave out the others of this kind: fewer of one may let another in.
         if len(chosen) + to_come[kind + 1] >= most:
             following = kinds[kind + 1][0] if kind + 1 < len(kinds) else 0
@@ -298,3 +305,17 @@ def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Pla
 
     search(0, 0, kinds[0][0] if kinds else 0, (), frozenset())
     return Placement(tuple(sorted(best.seats, key=lambda s: s.row.order if s.row.order is not None else 99)))
+
+
+def _twins(rows: Sequence[SlotRow]) -> dict[str, object]:
+    """Slot id to what decides about a card in it: equal for slots that are interchangeable."""
+    in_the_way = {slot for row in rows for slots in row.wide_blocks.values() for slot in slots}
+    return {
+        row.id: row.id
+        if row.wide_blocks or row.id in in_the_way
+        else (
+            *(row.socket, row.switch, row.order, row.gpu, row.lanes, row.connector, row.open_ended, row.watts),
+            *(row.height, row.length, row.max_wide, row.clearance_height_mm, row.clearance_length_mm),
+        )
+        for row in rows
+    }

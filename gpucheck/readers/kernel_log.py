@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal, NamedTuple
 
 from gpucheck.facts import Gap, GapReason, KernelLog, Parts
@@ -27,8 +28,9 @@ FILES = ("/var/log/dmesg", "/var/log/kern.log")
 def read(host: Host, timeout: float = 2.0) -> Parts:
     """Read the kernel's messages of this boot from the first place that gives them.
 
-    The order is that of cost: /dev/kmsg (no program), dmesg, the journal, log files. The journal is
-    often open to members of ``adm`` where the ring buffer is not.
+    The order is that of cost: /dev/kmsg (no program), dmesg, the journal. The journal is often open
+    to members of ``adm`` where the ring buffer is not. Log files are read only in a capture or a
+    folder: on a live machine they may be of an earlier boot.
 
     Args:
         host: The machine.
@@ -67,8 +69,8 @@ def _places(host: Host, timeout: float) -> Iterator[tuple[Source, Callable[[], s
     yield "kmsg", lambda: host.kernel_messages().decode("utf-8", "replace")
     yield "dmesg", lambda: _printed(host, DMESG, timeout)
     yield "journal", lambda: _printed(host, JOURNAL, timeout)
-    for path in FILES:
-        yield "file", lambda path=path: host.text(path)  # type: ignore[misc]
+    for path in () if host.live else FILES:
+        yield "file", partial(host.text, path)
 
 
 def _printed(host: Host, argv: tuple[str, ...], timeout: float) -> str:

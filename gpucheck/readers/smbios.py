@@ -57,8 +57,11 @@ def read(host: Host) -> Parts:
     """
     try:
         return parse_table(host.read(TABLE), _entry_point_version(host)).model_copy(update={"origin": host.name})
-    except PermissionError:
-        reason, how = ("needs-root" if not host.is_root else "unreadable"), say(_WITH_DMIDECODE)
+    except PermissionError as problem:
+        if host.is_root:
+            reason, how = "unreadable", say("{path} is closed even to root: {problem}", path=TABLE, problem=problem)
+        else:
+            reason, how = "needs-root", say(_WITH_DMIDECODE)
     except (FileNotFoundError, NotADirectoryError):
         reason = "file-absent"
         how = say(

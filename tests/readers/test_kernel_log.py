@@ -275,6 +275,15 @@ def test_a_folder_is_read_by_its_log_files(tmp_path: Path) -> None:
     assert (parts.kernel_log.source, parts.kernel_log.lines) == ("file", (JOINED, PROBE))
 
 
+def test_a_log_file_of_a_live_machine_may_be_of_another_boot(tmp_path: Path) -> None:
+    tree(tmp_path, {"/var/log/dmesg": FORMS["dmesg"]})
+    host = Answering(tmp_path, NO_RING, {})
+    assert kernel_log.read(host).kernel_log is not None
+    host.live = True
+    host.text = LiveHost(tmp_path).text  # type: ignore[method-assign]
+    assert kernel_log.read(host).kernel_log is None
+
+
 def test_the_live_ring_buffer_is_read_without_waiting() -> None:
     try:
         records = LiveHost().kernel_messages()

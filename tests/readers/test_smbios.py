@@ -407,6 +407,15 @@ def test_without_privilege_the_open_strings_tell_the_model(tmp_path: Path) -> No
     assert all(gap.reason == "needs-root" and "sudo /usr/sbin/dmidecode" in gap.how for gap in parts.gaps)
 
 
+def test_root_that_is_refused_is_not_told_to_be_root(tmp_path: Path) -> None:
+    class Closed(Locked):
+        is_root = True
+
+    parts = smbios.read(Closed(tmp_path))
+    assert gaps(parts)["slots"] == "unreadable"
+    assert not any("sudo" in gap.how for gap in parts.gaps)
+
+
 def test_a_machine_without_smbios(tmp_path: Path) -> None:
     parts = smbios.read(LiveHost(tmp_path))
     assert parts.system is None

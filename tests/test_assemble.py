@@ -1,0 +1,188 @@
+"""Joining what was read: one machine, its slots and sockets, and what stays open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpucheck.assemble import assemble, counts
+from gpucheck.catalog import Catalog, load
+from gpucheck.errors import InputError
+from gpucheck.facts import (
+    Cpu,
+    CpuSocket,
+    Driver,
+    Expected,
+    Gap,
+    Machine,
+    MemoryDevice,
+    Nvml,
+    NvmlGpu,
+    Parts,
+    PciFunction,
+    Psu,
+    Slot,
+    System,
+)
+
+R730 = System(vendor="Dell Inc.", product="PowerEdge R730", board="0WCJNT")
+CARD = "0000:04:00.0"
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load()
+
+
+def port(address: str, parent: str | None = None, **known: Any) -> PciFunction:
+    return PciFunction(address=address, vendor_id=0x8086, device_id=0x6F04, class_id=0x060400, parent=parent, **known)
+
+
+def card(address: str = CARD, parent: str | None = "0000:00:02.0", **known: Any) -> PciFunction:
+    return PciFunction(address=address, vendor_id=0x10DE, device_id=0x1B38, class_id=0x030200, parent=parent, **known)
+
+
+PCI = (port("0000:00:02.0"), card())
+
+
+# --- one machine --------------------------------------------------------------------------------
+
+
+def test_the_first_part_that_knows_a_fact_wins_and_strings_are_completed(catalog: Catalog) -> None:
+    parts = [
+        Parts(system=System(product="PowerEdge R730"), cpu=Cpu(packages=1)),
+        Parts(system=R730, cpu=Cpu(packages=2), psus=(), memory_bytes=64),
+        Parts(psus=(Psu(location="PSU1"),)),
+    ]
+    machine = assemble(parts, catalog)
+    assert machine.system == R730
+    assert machine.catalog_model == "dell-poweredge-r730"
+    assert machine.cpu == Cpu(packages=1)
+    assert machine.psus == (Psu(location="PSU1"),)
+    assert machine.memory_bytes == 64
+
+
+@pytest.mark.parametrize("field", ["uuid", "product", "board"])
+def test_parts_of_two_machines_are_refused(catalog: Catalog, field: str) -> None:
+    first, second = (Parts(origin=name, system=System(**{field: name})) for name in ("a.txt", "b.txt"))
+    with pytest.raises(InputError, match=r"a\.txt came first") as caught:
+        assemble([first, Parts(origin="log"), second], catalog)
+    assert caught.value.input == "b.txt"
+
+
+def test_identity_is_compared_without_case(catalog: Catalog) -> None:
+    assemble([Parts(system=System(product="POWEREDGE R730")), Parts(system=R730)], catalog)
+
+
+def test_memory_is_the_sum_of_its_modules_where_nobody_states_it(catalog: Catalog) -> None:
+    modules = (MemoryDevice(locator="A1", bytes=8), MemoryDevice(locator="A2", bytes=8))
+    assert assemble([Parts(memory_devices=modules)], catalog).memory_bytes == 16
+    assert assemble([Parts(memory_devices=())], catalog).memory_bytes is None
+
+
+def test_nothing_read_is_nothing_known(catalog: Catalog) -> None:
+    machine = assemble([Parts()], catalog)
+    assert machine.gpus is machine.slots is machine.psus is machine.system is None
+    open_facts = {gap.fact: gap.reason for gap in machine.gaps}
+    assert open_facts["pci"] == open_facts["nvml"] == open_facts["slots"] == "not-in-input"
+
+
+def test_a_gap_that_another_part_fills_is_closed_and_told_once(catalog: Catalog) -> None:
+    gap = Gap(fact="slots", reason="needs-root", how="sudo /usr/sbin/dmidecode")
+    other = Gap(fact="psus", reason="not-requested", how="ipmitool fru")
+    slots = (Slot(designation="1", in_use=False),)
+    machine = assemble([Parts(gaps=(gap, other, other)), Parts(slots=slots)], catalog)
+    assert [g.fact for g in machine.gaps if g.fact in ("slots", "psus")] == ["psus"]
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+
+def test_counts_of_what_was_not_looked_at_are_null() -> None:
+    assert counts(Machine(), None).model_dump() == dict.fromkeys(
+        ("pci", "device_files", "nvml", "tensorflow", "expected")
+    )
+
+
+@pytest.mark.parametrize("status", ["failed", "timed-out", "library-absent"])
+def test_nvml_that_did_not_finish_is_null_never_0(status: Any) -> None:
+    listed = (NvmlGpu(index=0, address=CARD),) if status == "timed-out" else None
+    machine = Machine(nvml=Nvml(status=status, gpus=listed), pci=PCI, driver=Driver(device_files=()))
+    counted = counts(machine, Expected(n=2, origin="test"))
+    assert (counted.pci, counted.device_files, counted.nvml) == (1, 0, None)
+    assert counted.expected == Expected(n=2, origin="test")
+
+
+# --- cards --------------------------------------------------------------------------------------
+
+
+def test_cards_are_joined_by_address_not_by_index(catalog: Catalog) -> None:
+    pci = (*PCI, port("0000:80:02.0"), card("0000:82:00.0", "0000:80:02.0"))
+    nvml = Nvml(
+        status="ok",
+        gpus=(NvmlGpu(index=0, address="0000:82:00.0", name="second"), NvmlGpu(index=1, address=CARD, name="first")),
+    )
+    machine = assemble([Parts(pci=pci), Parts(nvml=nvml)], catalog)
+    assert [(gpu.address, gpu.name) for gpu in machine.gpus or ()] == [(CARD, "first"), ("0000:82:00.0", "second")]
+
+
+def test_a_card_that_only_nvml_lists(catalog: Catalog) -> None:
+    nvml = Nvml(status="ok", gpus=(NvmlGpu(index=0, address="0000:01:00.0", name="RTX"),))
+    (gpu,) = assemble([Parts(pci=(), nvml=nvml)], catalog).gpus or ()
+    assert (gpu.on_pci, gpu.driver_read) == (False, False)
+    (gpu,) = assemble([Parts(nvml=nvml)], catalog).gpus or ()
+    assert gpu.on_pci is None
+
+
+# --- slots and sockets --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "in_use", "joined"),
+    [
+        (CARD, True, True),
+        ("0000:00:02.0", True, True),  # firmware names the root port
+        ("0000:04:02.0", True, True),  # right bus, but device and function of the port
+        ("0082:04:00.0", True, True),  # junk in the segment field
+        ("0000:00:02.0", False, True),  # the free slot's root port, not updated after a hot reset
+        (CARD, None, True),
+        ("0000:05:00.0", True, False),
+        (None, True, False),
+        ("0000:04:00.0", False, True),
+    ],
+)
+def test_the_slot_of_a_card(catalog: Catalog, address: str | None, in_use: bool | None, joined: bool) -> None:
+    slots = (Slot(designation="other", in_use=True), Slot(designation="mine", in_use=in_use, address=address))
+    (gpu,) = assemble([Parts(pci=PCI, slots=slots)], catalog).gpus or ()
+    assert gpu.slot == ("mine" if joined else None)
+
+
+def test_the_nearest_slot_wins(catalog: Catalog) -> None:
+    slots = (
+        Slot(designation="port", in_use=True, address="0000:00:02.0"),
+        Slot(designation="card", in_use=True, address=CARD),
+    )
+    (gpu,) = assemble([Parts(pci=PCI, slots=slots)], catalog).gpus or ()
+    assert gpu.slot == "card"
+
+
+def test_the_catalog_names_slot_and_socket_by_the_root_port(catalog: Catalog) -> None:
+    sockets = (CpuSocket(designation="CPU1", populated=True), CpuSocket(designation="CPU2", populated=False))
+    machine = assemble([Parts(system=R730, pci=PCI, cpu_sockets=sockets)], catalog)
+    (gpu,) = machine.gpus or ()
+    assert (gpu.slot, gpu.socket) == ("PCIe Slot 6", "CPU1")
+
+
+def test_slots_get_their_socket_from_the_catalog(catalog: Catalog) -> None:
+    slots = tuple(Slot(designation=f"PCIe Slot {n}", in_use=False) for n in (4, 6, 9))
+    machine = assemble([Parts(system=R730, slots=slots)], catalog)
+    assert [slot.socket for slot in machine.slots or ()] == ["CPU2", "CPU1", None]
+
+
+def test_the_socket_of_a_card_is_the_populated_one_with_that_number(catalog: Catalog) -> None:
+    sockets = (CpuSocket(designation="CPU1", populated=False), CpuSocket(designation="CPU2", populated=True))
+    pci = (port("0000:00:02.0", numa_node=0), card(numa_node=0))
+    machine = assemble([Parts(pci=pci, cpu_sockets=sockets, cpu=Cpu(packages=1, numa_nodes=1))], catalog)
+    (gpu,) = machine.gpus or ()
+    assert gpu.socket == "CPU2"
