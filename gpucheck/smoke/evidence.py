@@ -549,6 +549,12 @@ def _no_devices(plan: Train, outcome: Outcome, build: TensorFlowBuild | None) ->
         name = "tensorflow-sees-no-gpu"
         message = say("TensorFlow lists no GPU.")
         remedy = say("Run gpucheck probe: driver, library or visibility keep the cards from it.")
+    if name == "tensorflow-cpu-only-build":
+        evidence: tuple[Evidence, ...] = (
+            Evidence(source="tf.test.is_built_with_cuda() or is_built_with_rocm()", text="False"),
+        )
+    else:
+        evidence = _telling(outcome.stderr)
     known = bool(plan.cards)
     if known and name == "tensorflow-sees-no-gpu":
         message = plural(
@@ -563,7 +569,7 @@ def _no_devices(plan: Train, outcome: Outcome, build: TensorFlowBuild | None) ->
         devices=devices,
         findings=(
             *plan.findings,
-            finding(name, "error", "machine", message, evidence=_telling(outcome.stderr), remedy=(remedy,)),
+            finding(name, "error", "machine", message, evidence=evidence, remedy=(remedy,)),
         ),
         tensorflow=build,
     )

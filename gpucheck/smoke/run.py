@@ -45,7 +45,7 @@ END_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 """The driver takes a moment to free what an ended process held."""
 STDERR_LINES = 4000
-NOISE = (b"Executing op ", b" placer.cc")
+NOISE = (b"Executing op ", b" placer.cc", b"oneDNN custom operations", b"TF_ENABLE_ONEDNN_OPTS")
 """Lines of TensorFlow's log that would push the telling ones out."""
 
 # The worker's folder is not put on the module path: its neighbours would shadow other modules.
