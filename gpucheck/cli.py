@@ -306,12 +306,13 @@ def explain(
 ) -> int:
     """What a finding means, how it is known, and what to do."""
     from gpucheck.explain import explain as look_up
-    from gpucheck.render import text
 
     found = look_up(name)
     if as_json:
         print(found.model_dump_json(by_alias=True, indent=2))
     else:
+        from gpucheck.render import text
+
         text.explanation(found)
     return 0
 

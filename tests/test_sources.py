@@ -328,7 +328,8 @@ def test_a_pipe_that_somebody_writes_to(tmp_path: Path) -> None:
     """As the shell's ``--from <(ssh host dmidecode)`` gives it."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as pipe:
-        writer = threading.Thread(target=lambda: (pipe.write(DMIDECODE.encode()), pipe.close()))
+        # Later than the reader opens it, which must wait then.
+        writer = threading.Timer(0.3, lambda: (pipe.write(DMIDECODE.encode()), pipe.close()))
         writer.start()
         try:
             report = probe([f"/dev/fd/{reading}"])

@@ -17,6 +17,7 @@ from gpucheck.text import LONGEST, clean, plural, say, shorten
         ("Tesla P40", "Tesla P40"),
         ("  padded  with   blanks ", "padded with blanks"),
         ("two\nlines\tand\r\nmore", "two lines and more"),
+        ("over\rwritten", "over written"),
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b[2J\x1b[H\x1b[?25lgone", "gone"),
         ("\x1b]0;title\x07text", "text"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from gpucheck.render.gaps import grouped
 from gpucheck.text import say
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def _escaped(found: re.Match[str]) -> str:
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return [*lines, *(f"| {' | '.join(_plain(cell) for cell in row)} |" for row in rows), ""]
+    return [*lines, *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows), ""]
+
+
+def _cell(value: object) -> str:
+    return "-" if value == "-" else _plain(value)
 
 
 def probe(report: Probe) -> str:
@@ -46,9 +51,9 @@ def probe(report: Probe) -> str:
         rows = [(g.address, g.name or g.pci_id, g.slot, g.socket, g.driver, g.link.width) for g in machine.gpus]
         lines += _table(header, rows)
     lines += [line for finding in report.findings for line in _finding(finding)]
-    if machine.gaps:
+    if gaps := grouped(machine.gaps):
         lines += [say("Not read:"), ""]
-        lines += [f"- {_plain(gap.fact)} ({gap.reason}): {_plain(gap.how)}" for gap in machine.gaps]
+        lines += [f"- {_plain(facts)} ({gap.reason}): {_plain(gap.how)}" for facts, gap in gaps]
     return "\n".join(lines).rstrip()
 
 

@@ -13,11 +13,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpucheck.render.gaps import grouped
 from gpucheck.text import say, shorten
 
 if TYPE_CHECKING:
     from gpucheck.explain import Explanation
-    from gpucheck.facts import Gap, Gpu, Link, Machine, Slot
+    from gpucheck.facts import Gpu, Link, Machine, Slot
     from gpucheck.findings import Citation, Finding
     from gpucheck.fit.report import Advice
     from gpucheck.probing import Probe
@@ -40,8 +41,6 @@ _UNKNOWN = "?"
 _TRAILING = re.compile(r" +(?=\n)")
 _FULL_WIDTH = 60
 """Columns from which an address is kept on one line."""
-_NOT_SHOWN = frozenset({"onboard", "memory_devices"})
-"""Facts that no table here shows; their gaps stand in the JSON."""
 
 
 class _Pipe:
@@ -132,29 +131,11 @@ def probe(report: Probe) -> None:
         names = ", ".join(row.name for row in report.unchecked)
         _heading(out, say("Not checked, for lack of facts"))
         out.print(_in(Text(names), 2))
-    gaps = list(_grouped(report.machine.gaps))
+    gaps = grouped(report.machine.gaps)
     if gaps:
         _heading(out, say("Not read"))
         for facts, gap in gaps:
             out.print(_in(_hanging("-", f"{facts} ({gap.reason}): {gap.how}"), 2))
-
-
-def _grouped(gaps: Iterable[Gap]) -> Iterable[tuple[str, Gap]]:
-    """Gaps that one step fills as one line; the same fact of several cards once, with the first's step."""
-    groups: dict[tuple[str, str], list[Gap]] = {}
-    for gap in gaps:
-        if gap.fact not in _NOT_SHOWN:
-            of_card = _OF_CARD.fullmatch(gap.fact)
-            groups.setdefault((gap.reason, of_card[2] if of_card else gap.how), []).append(gap)
-    for (_, fact), members in groups.items():
-        names = list(dict.fromkeys(gap.fact for gap in members))
-        if len(names) > 1 and _OF_CARD.fullmatch(names[0]):
-            yield say("{fact} of {count} cards", fact=fact, count=len(names)), members[0]
-        else:
-            yield ", ".join(names), members[0]
-
-
-_OF_CARD = re.compile(r"gpus\.([0-9a-f:.]+)\.(\w+)")
 
 
 def _counts(out: Console, report: Probe) -> None:

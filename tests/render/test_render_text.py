@@ -1,0 +1,121 @@
+"""The probe as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpucheck.cli import run
+from gpucheck.facts import Gap, Gpu, Link, Slot
+from gpucheck.render.gaps import grouped
+from gpucheck.render.text import _lanes, _link
+
+MACHINES = Path(__file__).resolve().parent.parent / "machines"
+
+
+def probed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: str, columns: int = 100
+) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    run(["probe", "--from", str(MACHINES / machine / "capture.json")])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_answer_comes_first_and_the_cause_before_the_inventory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = probed(monkeypatch, capsys, "r730-fell-off-bus")
+    assert lines[0].startswith("problem  Dell Inc. PowerEdge R730: 2 GPUs, one problem. Tesla P40 at 0000:82:00.0")
+    heads = [line for line in lines if line and not line.startswith(" ")]
+    assert [head.split(" (")[0] for head in heads[heads.index("GPUs on each level") :]] == [
+        "GPUs on each level",
+        "Cards",
+        "error GC103 gpu-fell-off-bus",
+        "Distance between the cards",
+        "CPU sockets",
+        "Slots, as the firmware lists them",
+        "Power supplies",
+        "Not read",  # what NVML would have told of the lost card
+    ]
+
+
+def test_a_healthy_machine_fits_on_a_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = probed(monkeypatch, capsys, "r730-two-p40")
+    assert lines[0] == "ok  Dell Inc. PowerEdge R730: 2 GPUs (Tesla P40), no problem found."
+    assert "  0000:82:00.0  Tesla P40  PCIe Slot 4  CPU2    nvidia  x16, 8 GT/s" in lines
+    assert len(lines) <= 40
+    assert "Not read" not in lines
+
+
+@pytest.mark.parametrize(
+    ("machine", "headline"),
+    [
+        ("bmc-only", "ok  Dell Inc. PowerEdge R730: no GPU."),
+        ("r730-no-driver", "problem  Dell Inc. PowerEdge R730: one GPU, one problem."),
+        ("r730-nouveau", "problem  Dell Inc. PowerEdge R730: 2 GPUs, 2 problems."),
+        ("r730-link-x8", "ok  Dell Inc. PowerEdge R730: 2 GPUs (Tesla P40), no error, one warning."),
+        ("wsl-one-rtx-3060", "ok  The machine: one GPU (NVIDIA GeForce RTX 3060), no problem found."),
+    ],
+)
+def test_headlines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: str, headline: str
+) -> None:
+    assert probed(monkeypatch, capsys, machine, 200)[0].startswith(headline)
+
+
+def test_eight_cards_have_a_matrix_that_fits_60_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = probed(monkeypatch, capsys, "sm-4028gr-tr-eight-p40", 60)
+    assert "  3  0000:08:00.0  PHB  PHB  X    PIX  SYS  SYS  SYS  SYS" in lines
+    cards = [line for line in lines if line.startswith("  0000:")]
+    assert [found[1] for line in cards if (found := re.match(r"  0000:(\w\w):00\.0  Tesla ", line))] == [
+        "04",
+        "05",
+        "08",
+        "09",
+        "84",
+        "85",
+        "88",
+        "89",
+    ]
+
+
+def test_gaps_that_one_step_fills_are_one_line() -> None:
+    how = "sudo /usr/sbin/dmidecode"
+    gaps = [Gap(fact=fact, reason="needs-root", how=how) for fact in ("slots", "psus", "onboard", "slots")]
+    gaps += [Gap(fact=f"gpus.0000:0{n}:00.0.link", reason="file-absent", how=f"card {n}") for n in (4, 5)]
+    gaps += [Gap(fact="gpus.0000:04:00.0.bars", reason="unreadable", how="card 4")]
+    gaps += [Gap(fact="psus", reason="not-requested", how="ipmitool fru")]
+    assert [(facts, gap.how) for facts, gap in grouped(gaps)] == [
+        ("slots, psus", how),
+        ("link of 2 cards", "card 4"),
+        ("gpus.0000:04:00.0.bars", "card 4"),
+        ("psus", "ipmitool fru"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "connector", "shown"),
+    [(8, 16, "x8 in x16"), (16, 16, "x16"), (8, None, "x8"), (None, 16, None), (None, None, None)],
+)
+def test_lanes(lanes: int | None, connector: int | None, shown: str | None) -> None:
+    assert _lanes(Slot(designation="1", in_use=False, lanes=lanes, connector=connector)) == shown
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        (Link(width=16, max_width=16, speed_gts=8.0), "x16, 8 GT/s"),
+        (Link(width=8, max_width=16, speed_gts=2.5), "x8 of x16, 2.5 GT/s"),
+        (Link(width=4), "x4"),
+        (Link(), None),
+    ],
+)
+def test_link(link: Link, shown: str | None) -> None:
+    assert _link(Gpu(address="0000:04:00.0", vendor="nvidia", link=link)) == shown
