@@ -10,7 +10,7 @@ from gpucheck.fit.case import Case, Ruling, applies, binds, check_of, means, nee
 from gpucheck.fit.report import Condition, Item
 from gpucheck.fit.request import Order
 from gpucheck.fit.slots import pair_class
-from gpucheck.text import say
+from gpucheck.text import plural, say
 
 
 def cooling(case: Case) -> Iterator[Ruling]:
@@ -66,7 +66,7 @@ def support(case: Case) -> Iterator[Ruling]:
             if applies(limit, order.wanted, case.build):
                 yield from _limit(case, order, limit)
     for forbidden in gpu.forbids:
-        held = Condition(text=say("there is no {item} in it", item=forbidden.item), sources=case.cite(forbidden.src))
+        held = Condition(text=say("it is without this, which excludes a GPU: {item}", item=forbidden.item), sources=case.cite(forbidden.src))
         text = say("Excludes a GPU: {item}.", item=forbidden.item)
         yield Ruling(check_of("support", "unknown", text, held.sources), conditions=(held,))
     for order in case.request.orders:
@@ -101,11 +101,12 @@ def _statement(case: Case, text: str, src: tuple[str, ...]) -> Ruling:
 def _limit(case: Case, order: Order, limit: GpuLimit) -> Iterator[Ruling]:
     wanted, power = order.wanted, order.wanted.power
     if order.count > limit.max:
-        text = say(
+        template = plural(
+            limit.max,
+            "The vendor allows at most one such card; {count} are wanted.",
             "The vendor allows at most {most} such cards; {count} are wanted.",
-            most=limit.max,
-            count=order.count,
         )
+        text = say(template, most=limit.max, count=order.count)
         yield _statement(case, text, limit.src)
     elif limit.watts_each is not None and power is not None and power.watts > limit.watts_each:
         text = say(
@@ -116,7 +117,10 @@ def _limit(case: Case, order: Order, limit: GpuLimit) -> Iterator[Ruling]:
         )
         yield _statement(case, text, limit.src)
     else:
-        text = say("Within the vendor's limit of {most} such cards.", most=limit.max)
+        template = plural(
+            limit.max, "Within the vendor's limit of one such card.", "Within the vendor's limit of {most} such cards."
+        )
+        text = say(template, most=limit.max)
         yield Ruling(check_of("support", "pass", text, case.cite(limit.src)))
 
 

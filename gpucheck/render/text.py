@@ -249,9 +249,11 @@ def advice(report: Advice) -> None:
     if report.candidates:
         _candidates(out, report)
     if report.scenarios:
-        _heading(out, say("How many go in, by how the machine stands"))
+        table = _table(say("at most"), say("if it has"))
         for scenario in report.scenarios:
-            out.print(_in(_hanging(f"{scenario.max_count:>2}", scenario.given), 2))
+            _row(table, scenario.max_count, scenario.given)
+        _heading(out, say("How many go in, by how the machine stands"))
+        out.print(_in(table, 2))
     if report.placement:
         table = _table("slot", "card", "riser", "CPU", "lanes", "covers")
         for place in report.placement:
