@@ -16,12 +16,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from gpucheck.entries import Card, Entry, Server, Variant
 from gpucheck.errors import CatalogError, UsageError
 
 if TYPE_CHECKING:
+    from gpucheck.entries import Card, Server, Variant
     from gpucheck.facts import System
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -62,7 +62,7 @@ _MAKER_WORDS = frozenset(
 )
 _TOKEN = re.compile(r"[a-z]+|[0-9]+")
 
-_Model = TypeVar("_Model", bound=Entry)
+_Model = TypeVar("_Model", bound=BaseModel)
 Raw = Mapping[str, Any]
 
 
@@ -105,14 +105,18 @@ class Catalog:
     servers: Mapping[str, Raw]
     cards: Mapping[str, Raw]
     software: Mapping[str, Raw] = field(default_factory=dict)
-    _checked: dict[str, Entry] = field(default_factory=dict)
+    _checked: dict[str, BaseModel] = field(default_factory=dict)
 
     def server(self, id: str) -> Server:
         """The server of that id. KeyError when there is none, CatalogError when its file is wrong."""
+        from gpucheck.entries import Server
+
         return self._entry(Server, id, self.servers[id])
 
     def card(self, id: str) -> Card:
         """The card of that id. KeyError when there is none, CatalogError when its file is wrong."""
+        from gpucheck.entries import Card
+
         return self._entry(Card, id, self.cards[id])
 
     def variant(self, match: CardMatch) -> tuple[Card, Variant | None]:

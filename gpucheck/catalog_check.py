@@ -54,37 +54,49 @@ def _walk_value(value: Any, path: str) -> Iterator[tuple[str, BaseModel]]:
 
 
 def _sources(entry: Server | Card) -> Iterator[str]:
-    """Every number has a source: the smallest table that holds one names it, and it exists."""
+    """Every statement has a source: the smallest table that holds a number names it, and it exists."""
     used: set[str] = set()
     for path, table in [("", entry), *_walk(entry, "")]:
+        dot = f"{path}." if path else ""
         for name in type(table).model_fields:
             if name == "src" or name.endswith("_src"):
                 keys = getattr(table, name)
                 used.update(keys)
                 for key in keys:
                     if key not in entry.sources:
-                        yield f"{path}.{name}: source {key!r} is not in [sources]"
-        if isinstance(table, Sourced) and not table.src and _states_a_number(table):
+                        yield f"{dot}{name}: source {key!r} is not in [sources]"
+        own = _with_own_sources(table)
+        stated = [name for name in type(table).model_fields if _is_stated(table, name)]
+        if getattr(table, "src", ()):
+            continue
+        for name in stated:
+            if name in own and not getattr(table, own[name]):
+                yield f"{dot}{name}: stated without a source"
+        if isinstance(table, Sourced) and any(_is_number(table, name) for name in stated if name not in own):
             yield f"{path}: a number without a source"
-        for name in type(table).model_fields:
-            companion = f"{name}_src"
-            if companion in type(table).model_fields and getattr(table, name) is not None:
-                value = getattr(table, name)
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                if is_number and not getattr(table, companion) and not getattr(table, "src", ()):
-                    yield f"{path}.{name}: a number without a source"
     for key in sorted(set(entry.sources) - used):
         yield f"source {key!r} is used nowhere"
 
 
-def _states_a_number(table: Sourced) -> bool:
-    return any(
-        isinstance(getattr(table, name), int | float)
-        and not isinstance(getattr(table, name), bool)
-        and getattr(table, name) != field.default
-        and f"{name}_src" not in type(table).model_fields
-        for name, field in type(table).model_fields.items()
-    )
+def _with_own_sources(table: BaseModel) -> dict[str, str]:
+    """Fields with a field of sources of their own: ``peak_factor`` rests on ``peak_src``."""
+    fields = type(table).model_fields
+    return {
+        name: sources
+        for sources in fields
+        if sources.endswith("_src")
+        for name in fields
+        if name != sources and f"{name}_".startswith(f"{sources.removesuffix('_src')}_")
+    }
+
+
+def _is_stated(table: BaseModel, name: str) -> bool:
+    return bool(getattr(table, name) != type(table).model_fields[name].default)
+
+
+def _is_number(table: BaseModel, name: str) -> bool:
+    value = getattr(table, name)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _server(server: Server, catalog: Catalog) -> Iterator[str]:
@@ -92,9 +104,6 @@ def _server(server: Server, catalog: Catalog) -> Iterator[str]:
 
     ids = {row.id for row in server.slots}
     for row in server.slots:
-        for key, chosen in row.when.items():
-            if key not in server.options or chosen not in server.options[key].choices:
-                yield f"slot {row.id}: no option {key} = {chosen}"
         for blocked in (slot for slots in row.wide_blocks.values() for slot in slots):
             if blocked not in ids:
                 yield f"slot {row.id}: blocks {blocked}, which does not exist"
@@ -106,20 +115,36 @@ def _server(server: Server, catalog: Catalog) -> Iterator[str]:
         active = [row.id for row in active_rows(server, build)]
         for id in sorted({id for id in active if active.count(id) > 1}):
             yield f"slot {id}: active twice with {build.options}"
-    for limit in server.gpu.limits:
-        for slot in limit.slots:
-            if slot not in ids:
-                yield f"limit: slot {slot} does not exist"
-    for declared in server.options.values():
-        for choice in declared.choices.values():
-            if choice.recognise is not None:
-                named = {*choice.recognise.slots_absent, *choice.recognise.slots_present, *choice.recognise.slot_lanes}
-                for slot in sorted(named - ids):
-                    yield f"{declared.label}: recognised by slot {slot}, which does not exist"
-    for report in server.gpu.reports:
-        for card in report.cards:
+    named_options = [
+        *((f"slot {row.id}", row.when) for row in server.slots),
+        *(("limit", limit.needs) for limit in server.gpu.limits),
+        *((f"power socket {socket.at}", socket.when) for socket in server.power.aux or ()),
+    ]
+    for place, options in named_options:
+        for key, chosen in options.items():
+            if key not in server.options or chosen not in server.options[key].choices:
+                yield f"{place}: no option {key} = {chosen}"
+    named_slots = [
+        *(("limit", limit.slots) for limit in server.gpu.limits),
+        *(("report", report.slots) for report in server.gpu.reports),
+        *(
+            (f"{option.label}: recognised by", (*seen.slots_absent, *seen.slots_present, *seen.slot_lanes))
+            for option in server.options.values()
+            for choice in option.choices.values()
+            if (seen := choice.recognise) is not None
+        ),
+    ]
+    for place, slots in named_slots:
+        for slot in sorted(set(slots) - ids):
+            yield f"{place}: slot {slot} does not exist"
+    named_cards = [
+        *(("report", report.cards) for report in server.gpu.reports),
+        *(("list", listed.cards) for listed in server.gpu.listed),
+    ]
+    for place, cards in named_cards:
+        for card in cards:
             if card.startswith(("nvidia-", "amd-", "intel-")) and card not in catalog.cards:
-                yield f"report: card {card} is not in the catalog"
+                yield f"{place}: card {card} is not in the catalog"
     if not any(loose_name(name) for name in server.names):
         yield "no name that people can type"
 
@@ -132,3 +157,6 @@ def _card(card: Card) -> Iterator[str]:
     variants = [variant.id for variant in card.variants]
     for id in sorted({id for id in variants if variants.count(id) > 1}):
         yield f"variant {id}: twice"
+    for variant in card.variants:
+        if not variant.names:
+            yield f"variant {variant.id}: no name that people can type"

@@ -19,7 +19,9 @@ def firmware(case: Case) -> Iterator[Ruling]:
     big = [order for order in case.request.orders if order.wanted.card.needs_above_4g is not False]
     known_big = [order for order in big if order.wanted.card.needs_above_4g]
     if not big:
-        yield Ruling(check_of("firmware", "pass", "The cards need no 64-bit address space."))
+        small = [order.wanted.card for order in case.request.orders]
+        said = (citations(card, card.needs_above_4g_src) for card in small)
+        yield Ruling(check_of("firmware", "pass", "The cards need no 64-bit address space.", *said))
         return
     settings = [s for s in case.server.firmware if s.purpose in ("above-4g", "mmio-base", "mmio-size")]
     names = listed(order.wanted.name for order in (known_big or big))

@@ -103,7 +103,7 @@ def builds(request: Request) -> Iterator[Build]:
     ]
     for count in cpus:
         for combination in itertools.product(*choices):
-            yield Build(count, dict(combination))
+            yield Build(count, dict(combination), request.occupied)
 
 
 def _plan(request: Request, build: Build) -> Plan:
@@ -216,12 +216,12 @@ def _in_words(server: Server, build: Build) -> str:
 
 
 def alternatives(request: Request, most: int, verdict: AdviceVerdict) -> tuple[Alternative, ...]:
-    """What comes out if one thing that the request states, or all of it, were changed."""
+    """What comes out if some of what the request states were changed, the fewest things first."""
     stated = [name for name in ("cpus", "psus", "options") if getattr(request, name)]
     if not stated or not request.orders:
         return ()
     found: list[Alternative] = []
-    for names in [(name,) for name in stated] + ([tuple(stated)] if len(stated) > 1 else []):
+    for names in (some for size in range(1, len(stated) + 1) for some in itertools.combinations(stated, size)):
         freed = request.freed(*names)
         plan, count = best_plan(freed), most_cards(freed)
         better = _VERDICT_ORDER[plan.verdict] > _VERDICT_ORDER[verdict]
@@ -450,6 +450,7 @@ def _places(placement: Placement) -> tuple[Place, ...]:
     return tuple(
         Place(
             gpu=seat.wanted.id,
+            name=seat.wanted.name,
             slot=seat.row.id,
             position=seat.row.position,
             riser=seat.row.riser,

@@ -55,6 +55,7 @@ def answer(asked: Asked, catalog: Catalog) -> Advice:
     if model is None and not asked.sources and meanings[0]:
         return _ranking(asked, meanings, psus, catalog)
     machine = _machine(asked, catalog) if model is None or asked.sources else None
+    _same_model(model, machine, catalog)
     ids = catalog.find_servers(model) if model is not None else (_model_of(machine, asked),)
     requests = [
         _request(catalog.server(id), asked, orders, psus, machine, catalog) for id in ids for orders in meanings
@@ -126,6 +127,17 @@ def _model_of(machine: Machine | None, asked: Asked) -> str:
     return require_model(machine, ", ".join(asked.sources) or "this machine")
 
 
+def _same_model(model: str | None, machine: Machine | None, catalog: Catalog) -> None:
+    """What was found in one model says nothing about another."""
+    found = machine.catalog_model if machine is not None else None
+    if model is not None and found is not None and found not in catalog.find_servers(model):
+        raise UsageError(
+            say("it is not the machine that --from shows, a {model}", model=catalog.server(found).model),
+            input=model,
+            hint="leave the model out, or give a dump of that model",
+        )
+
+
 def _request(
     server: Server,
     asked: Asked,
@@ -155,10 +167,10 @@ def _request(
         ambient_c=asked.ambient_c,
         catalog=catalog,
     )
-    return _with_found(request, machine) if machine is not None else request
+    return with_found(request, machine) if machine is not None else request
 
 
-def _with_found(request: Request, machine: Machine) -> Request:
+def with_found(request: Request, machine: Machine) -> Request:
     """What a probe found counts as stated, unless the person states otherwise."""
     populated = [socket.populated for socket in machine.cpu_sockets or ()]
     cpus = request.cpus
@@ -168,8 +180,15 @@ def _with_found(request: Request, machine: Machine) -> Request:
         request,
         cpus=cpus,
         psus=request.psus or _psus_found(machine.psus),
+        occupied=_occupied(request.server, machine),
         options={**recognised(request.server, machine), **request.options},
     )
+
+
+def _occupied(server: Server, machine: Machine) -> frozenset[str]:
+    """Catalog ids of the slots in which something stands, as the firmware lists it."""
+    in_use = {slot.designation for slot in machine.slots or () if slot.in_use}
+    return frozenset(row.id for row in server.slots if in_use & set(row.smbios or (row.id,)))
 
 
 def _psus_found(psus: Sequence[Psu] | None) -> PsuPlan | None:

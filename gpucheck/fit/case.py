@@ -103,12 +103,15 @@ def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citatio
     supply power there. It says nothing about the card's plug and its address space.
     """
     watts = wanted.power.watts if wanted.power else None
-    count = sum(order.count for order in case.request.orders if order.wanted is wanted)
+
+    def count(limit: GpuLimit) -> int:
+        return sum(order.count for order in case.request.orders if applies(limit, order.wanted, case.build))
+
     found = [
         key
         for limit in case.server.gpu.limits
         if applies(limit, wanted, case.build)
-        and count <= limit.max
+        and count(limit) <= limit.max
         and (not limit.slots or slots <= set(limit.slots))
         and limit.watts_each is not None
         and watts is not None

@@ -27,6 +27,7 @@ class Place(Document):
     """One card in its slot."""
 
     gpu: str
+    name: str
     slot: str
     position: str | None
     riser: str | None

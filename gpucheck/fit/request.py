@@ -14,6 +14,9 @@ from gpucheck.power import Redundancy
 MOST_CARDS = 64
 """More cards than any server has slots; beyond it a count is a typing mistake."""
 
+LEAST_PSU_WATTS = 100
+"""No supply of a server gives less; below it a number is a typing mistake."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -94,6 +97,7 @@ class Request:
         input_volts: Mains voltage.
         redundancy: How many supplies may fail.
         ambient_c: Temperature of the inlet air.
+        occupied: Slots in which a probe found something.
         catalog: Where the cards of other people's builds are looked up.
     """
 
@@ -106,6 +110,7 @@ class Request:
     input_volts: int | None = None
     redundancy: Redundancy | None = None
     ambient_c: int | None = None
+    occupied: frozenset[str] = frozenset()
     catalog: Catalog | None = None
 
     @property
@@ -129,13 +134,14 @@ class Request:
             "input_voltage": self.input_volts,
             "redundancy": self.redundancy,
             "ambient_c": self.ambient_c,
+            "occupied": sorted(self.occupied),
         }
 
 
 def parse_psus(text: str) -> PsuPlan:
     """``2x1100``, ``2x1100W``, ``1100``. UsageError for anything else."""
     match = re.fullmatch(r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(\d{2,5})\s*w?\s*", text, re.IGNORECASE)
-    if match is None or int(match[1] or 1) == 0:
+    if match is None or int(match[1] or 1) == 0 or int(match[2]) < LEAST_PSU_WATTS:
         raise UsageError("not a number of power supplies", input=f"--psu {text}", hint="write it as 2x1100")
     return PsuPlan(int(match[1] or 1), int(match[2]))
 

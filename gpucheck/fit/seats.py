@@ -21,7 +21,7 @@ from gpucheck.fit.slots import (
     merged,
     seat,
 )
-from gpucheck.text import say
+from gpucheck.text import plural, say
 
 _ESSENTIAL_WORDS: dict[Topic, str] = {
     "slot": "slot",
@@ -40,12 +40,15 @@ def slots(case: Case) -> Iterator[Ruling]:
     rows = {place.row.id: place.row for place in case.placement.seats}
     sources = case.cite(key for row in rows.values() for key in row.src)
     if placed == wanted:
-        text = say("{count} of {count} cards have a slot: {slots}.", count=wanted, slots=listed(rows))
+        template = plural(wanted, "The card has a slot: {slots}.", "All {count} cards have a slot: {slots}.")
+        text = say(template, count=wanted, slots=listed(rows))
         yield Ruling(check_of("slot", "pass", text, sources))
     else:
-        text = say("{placed} of {wanted} cards find a slot.", placed=placed, wanted=wanted)
+        template = plural(wanted, "The card finds no slot.", "{placed} of {wanted} cards find a slot.")
+        text = say(template, placed=placed, wanted=wanted)
         yield Ruling(check_of("slot", "fail", text, sources))
         yield from _reasons(case)
+    yield from _displaced(case)
     yield from _lanes_lost(case)
     yield from _unknown_remarks(case)
 
@@ -68,6 +71,15 @@ def _reasons(case: Case) -> Iterator[Ruling]:
         text = " ".join(merged(remarks))
         sources = case.cite(key for remark in remarks for key in remark.src)
         yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", text, sources))
+
+
+def _displaced(case: Case) -> Iterator[Ruling]:
+    """What stands in the way now, as a probe found it."""
+    slots = sorted({slot for place in case.placement.seats for slot in place.displaces})
+    if slots:
+        text = say("Something stands in slot {slots} now: it must be taken out or moved.", slots=listed(slots))
+        held = Condition(text=say("what stands in slot {slots} now can be taken out or moved", slots=listed(slots)))
+        yield Ruling(check_of("slot", "change", text), conditions=(held,))
 
 
 def _lanes_lost(case: Case) -> Iterator[Ruling]:
@@ -214,7 +226,9 @@ def sockets(case: Case) -> Iterator[Ruling]:
     if not case.placement.seats or case.server.sockets.count == 1:
         return
     if highest == 1:
-        yield Ruling(check_of("socket", "pass", say("The slots used belong to CPU 1: one CPU is enough."), sources))
+        yield Ruling(
+            check_of("socket", "pass", say("The slots used belong to CPU 1: one CPU is enough for them."), sources)
+        )
     elif case.request.cpus is not None:
         text = say("CPU {cpu}, which owns a slot used, is fitted.", cpu=highest)
         yield Ruling(check_of("socket", "pass", text, sources))
@@ -240,10 +254,10 @@ def options(case: Case) -> Iterator[Ruling]:
         sources = case.cite(choice.src)
         topic = "riser" if option.riser is not None else "option"
         if key in case.request.options:
-            text = say("{label}: {called}, as stated.", label=option.label, called=choice.called)
+            text = say("{label}: {called}, as stated or found.", label=option.label, called=choice.called)
             yield Ruling(check_of(topic, "pass", text, sources))
         elif chosen == shipped:
-            text = say("{label}: {called}, as shipped, is enough.", label=option.label, called=choice.called)
+            text = say("{label}: {called}, as shipped.", label=option.label, called=choice.called)
             yield Ruling(check_of(topic, "pass", text, sources))
         else:
             text = say("{label}: {called} is needed.", label=option.label, called=choice.called)

@@ -69,6 +69,8 @@ class Seat:
     remarks: tuple[Remark, ...]
     covers: frozenset[str]
     """Slot ids that it takes, its own among them."""
+    displaces: frozenset[str] = frozenset()
+    """Of these, the ones in which something stands now."""
 
     @property
     def usable(self) -> bool:
@@ -92,6 +94,8 @@ class Build:
 
     cpus: int
     options: dict[str, str] = field(default_factory=dict)
+    occupied: frozenset[str] = frozenset()
+    """Slots that a probe found in use."""
 
 
 def active_rows(server: Server, build: Build) -> tuple[SlotRow, ...]:
@@ -105,7 +109,8 @@ def seat(wanted: Wanted, row: SlotRow, build: Build) -> Seat:
     """Judge one card in one slot."""
     wide = wanted.slots_wide or 1
     blocked = {slot for width, slots in row.wide_blocks.items() if int(width) <= wide for slot in slots}
-    return Seat(wanted, row, tuple(_remarks(wanted, row, build)), frozenset(blocked | {row.id}))
+    covers = frozenset(blocked | {row.id})
+    return Seat(wanted, row, tuple(_remarks(wanted, row, build)), covers, covers & build.occupied)
 
 
 def _remarks(wanted: Wanted, row: SlotRow, build: Build) -> Iterator[Remark]:
@@ -148,7 +153,7 @@ def _width(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
         if wide > 1:
             yield remark("width", "unknown", "Not known: room for {wide} slot widths at slot {slot}.", wide=wide)
     elif wide > row.max_wide:
-        template = "The {card} is {wide} slots wide; room for {most} at slot {slot}."
+        template = "The {card} is {wide} slots wide; slot {slot} has room for a width of {most}."
         src = row.max_wide_src or row.src
         yield remark("width", "fail", template, src, card=wanted.name, wide=wide, most=row.max_wide)
 
@@ -250,12 +255,13 @@ class Placement:
 
     @property
     def cost(self) -> tuple[int | tuple[str, ...], ...]:
-        """Less is better: what is not known, slots that the vendor does not name for GPUs, lanes lost,
-        distance between cards, the vendor's order."""
+        """Less is better: what is not known, slots in use, slots that the vendor does not name for GPUs, lanes
+        lost, distance between cards, the vendor's order."""
         rows = [seat.row for seat in self.seats]
         pairs = [pair_class(a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]]
         return (
             sum(len(seat.unknowns) for seat in self.seats),
+            sum(len(seat.displaces) for seat in self.seats),
             sum(row.order is None for row in rows),
             -sum(seat.lanes for seat in self.seats),
             sum(_DISTANCE[pair] for pair in pairs),
@@ -271,7 +277,7 @@ def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Pla
     one that was looked at only in which of two interchangeable slots they use.
     """
     rows = sorted(active_rows(server, build), key=lambda row: row.id.zfill(4))
-    twins = _twins(rows)
+    twins = _twins(rows, build.occupied)
     kinds = [
         (order.count, [place for row in rows if (place := seat(order.wanted, row, build)).usable]) for order in orders
     ]
@@ -307,9 +313,9 @@ def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Pla
     return Placement(tuple(sorted(best.seats, key=lambda s: s.row.order if s.row.order is not None else 99)))
 
 
-def _twins(rows: Sequence[SlotRow]) -> dict[str, object]:
+def _twins(rows: Sequence[SlotRow], occupied: frozenset[str]) -> dict[str, object]:
     """Slot id to what decides about a card in it: equal for slots that are interchangeable."""
-    in_the_way = {slot for row in rows for slots in row.wide_blocks.values() for slot in slots}
+    in_the_way = occupied | {slot for row in rows for slots in row.wide_blocks.values() for slot in slots}
     return {
         row.id: row.id
         if row.wide_blocks or row.id in in_the_way

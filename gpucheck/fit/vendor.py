@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import Card, GpuLimit, citations
 from gpucheck.findings import Citation, Outcome
-from gpucheck.fit.case import Case, Ruling, applies, binds, check_of, means, needs_that_apply
+from gpucheck.fit.case import Case, Ruling, applies, binds, check_of, cover, means, needs_that_apply
 from gpucheck.fit.report import Condition, Item
 from gpucheck.fit.request import Order
 from gpucheck.fit.slots import pair_class
@@ -34,8 +34,13 @@ def cooling(case: Case) -> Iterator[Ruling]:
                 card=wanted.name,
                 kind=_KINDS[kind],
             )
-            held = Condition(text=say("the airflow at the slot is enough for a card that is {kind}", kind=_KINDS[kind]))
-            yield Ruling(check_of("cooling", "unknown", text, card_sources), conditions=(held,))
+            if known := cover(case, wanted, order.count):
+                text = say("{what} But this card is known to work in this model.", what=text)
+                yield Ruling(check_of("cooling", "pass", text, card_sources, known))
+            else:
+                airflow = say("the airflow at the slot is enough for a card that is {kind}", kind=_KINDS[kind])
+                held = Condition(text=airflow)
+                yield Ruling(check_of("cooling", "unknown", text, card_sources), conditions=(held,))
         for row, said in spoken:
             sources = case.cite(row.src)
             note = row.note or say("The {card} is {kind}.", card=wanted.name, kind=_KINDS[kind])
@@ -62,11 +67,14 @@ def support(case: Case) -> Iterator[Ruling]:
     if gpu.official == "none":
         yield _statement(case, gpu.official_note or "The vendor supports no GPU in this model.", gpu.official_src)
     for limit in gpu.limits:
-        for order in case.request.orders:
-            if applies(limit, order.wanted, case.build):
-                yield from _limit(case, order, limit)
+        meant = [order for order in case.request.orders if applies(limit, order.wanted, case.build)]
+        if meant:
+            yield from _limit(case, meant, limit)
     for forbidden in gpu.forbids:
-        held = Condition(text=say("it is without this, which excludes a GPU: {item}", item=forbidden.item), sources=case.cite(forbidden.src))
+        held = Condition(
+            text=say("it is without this, which excludes a GPU: {item}", item=forbidden.item),
+            sources=case.cite(forbidden.src),
+        )
         text = say("Excludes a GPU: {item}.", item=forbidden.item)
         yield Ruling(check_of("support", "unknown", text, held.sources), conditions=(held,))
     for order in case.request.orders:
@@ -88,7 +96,7 @@ def _report(case: Case, order: Order, works: bool, note: str | None, count: int,
     text = say(template, count=count, card=order.wanted.name, note=note or "").strip()
     sources = case.cite(src)
     held = () if works else (Condition(text=text, sources=sources),)
-    return Ruling(check_of("reports", "pass", text, sources), conditions=held)
+    return Ruling(check_of("reports", "pass" if works else "unknown", text, sources), conditions=held)
 
 
 def _statement(case: Case, text: str, src: tuple[str, ...]) -> Ruling:
@@ -98,30 +106,36 @@ def _statement(case: Case, text: str, src: tuple[str, ...]) -> Ruling:
     return Ruling(check_of("support", "unknown", text, sources), conditions=(Condition(text=text, sources=sources),))
 
 
-def _limit(case: Case, order: Order, limit: GpuLimit) -> Iterator[Ruling]:
-    wanted, power = order.wanted, order.wanted.power
-    if order.count > limit.max:
+def _limit(case: Case, meant: Sequence[Order], limit: GpuLimit) -> Iterator[Ruling]:
+    """A limit speaks of all the cards that it means together."""
+    count = sum(order.count for order in meant)
+    hungry = [
+        order.wanted for order in meant if order.wanted.power and order.wanted.power.watts > (limit.watts_each or 0)
+    ]
+    sources = case.cite(limit.src)
+    if count > limit.max:
         template = plural(
             limit.max,
             "The vendor allows at most one such card; {count} are wanted.",
             "The vendor allows at most {most} such cards; {count} are wanted.",
         )
-        text = say(template, most=limit.max, count=order.count)
-        yield _statement(case, text, limit.src)
-    elif limit.watts_each is not None and power is not None and power.watts > limit.watts_each:
+        yield _statement(case, say(template, most=limit.max, count=count), limit.src)
+    elif limit.watts_each is not None and hungry and hungry[0].power is not None:
         text = say(
             "The vendor allows {most} W a card; the {card} draws {watts} W.",
             most=limit.watts_each,
-            card=wanted.name,
-            watts=power.watts,
+            card=hungry[0].name,
+            watts=hungry[0].power.watts,
         )
         yield _statement(case, text, limit.src)
     else:
         template = plural(
             limit.max, "Within the vendor's limit of one such card.", "Within the vendor's limit of {most} such cards."
         )
-        text = say(template, most=limit.max)
-        yield Ruling(check_of("support", "pass", text, case.cite(limit.src)))
+        yield Ruling(check_of("support", "pass", say(template, most=limit.max), sources))
+    if limit.note is not None and len(case.request.orders) > 1:
+        held = Condition(text=limit.note, sources=sources)
+        yield Ruling(check_of("support", "unknown", limit.note, sources), conditions=(held,))
 
 
 def needs(case: Case) -> Iterator[Ruling]:
@@ -143,7 +157,7 @@ def needs(case: Case) -> Iterator[Ruling]:
         elif need.cpus is not None and need.cpus > case.build.cpus:
             yield Ruling(check_of("support", "fail" if binding else "unknown", need.item, sources), conditions=held)
         elif need.cpu_watts_max is not None:
-            yield _cpu_watts(case, need.cpu_watts_max, need.item, sources)
+            continue  # several documents may name a limit: one ruling for all, below
         elif need.inlet_c_max is not None:
             ambient = case.request.ambient_c
             if ambient is None:
@@ -165,24 +179,34 @@ def needs(case: Case) -> Iterator[Ruling]:
                 yield Ruling(check_of("support", outcome, need.item, sources), conditions=held)
         elif need.cpus is None:
             yield Ruling(check_of("parts", "unknown", need.item, sources), conditions=held)
+    yield from _cpu_watts(case)
 
 
-def _cpu_watts(case: Case, most: int, text: str, sources: tuple[Citation, ...]) -> Ruling:
-    stated = case.request.cpu_watts
-    if stated is not None and stated <= most:
-        return Ruling(check_of("cpu-watts", "pass", text, sources))
-    if stated is not None:
-        said = say("CPUs of {stated} W are above the limit. {text}", stated=stated, text=text)
+def _cpu_watts(case: Case) -> Iterator[Ruling]:
+    """Limits on the CPUs' TDP. Documents differ: below the lowest is fine, above the highest must be changed."""
+    limits = [(need.cpu_watts_max, need) for need in needs_that_apply(case) if need.cpu_watts_max is not None]
+    if not limits:
+        return
+    texts = "; ".join(need.item for _, need in limits)
+    sources = case.cite(key for _, need in limits for key in need.src)
+    lowest, highest, stated = min(most for most, _ in limits), max(most for most, _ in limits), case.request.cpu_watts
+    if stated is not None and stated <= lowest:
+        yield Ruling(check_of("cpu-watts", "pass", texts, sources))
+    elif stated is not None and stated > highest:
+        said = say("CPUs of {stated} W are above the limit: {limits}.", stated=stated, limits=texts)
         item = Item(
-            item=say("CPUs of at most {most} W", most=most),
+            item=say("CPUs of at most {most} W", most=highest),
             part_numbers=(),
             quantity=case.build.cpus,
             need="must",
             why=said,
             sources=sources,
         )
-        return Ruling(check_of("cpu-watts", "change", said, sources), items=(item,))
-    return Ruling(check_of("cpu-watts", "unknown", text, sources), conditions=(Condition(text=text, sources=sources),))
+        yield Ruling(check_of("cpu-watts", "change", said, sources), items=(item,))
+    else:
+        yield Ruling(
+            check_of("cpu-watts", "unknown", texts, sources), conditions=(Condition(text=texts, sources=sources),)
+        )
 
 
 def topology(case: Case) -> Iterator[Ruling]:
@@ -227,24 +251,58 @@ def software(case: Case) -> Iterator[Ruling]:
         elif spec.compute_capability is None:
             text = say("Which TensorFlow has code for the {card} is not known.", card=order.wanted.name)
             yield Ruling(check_of("software", "unknown", text, sources))
-    yield from _together([order.wanted.card for order in case.request.orders])
+    yield from _together(case, [order.wanted.card for order in case.request.orders])
 
 
-def _together(cards: Sequence[Card]) -> Iterator[Ruling]:
-    """One driver and one TensorFlow serve all cards of a machine: the oldest card says how new they may be."""
+def _together(case: Case, cards: Sequence[Card]) -> Iterator[Ruling]:
+    """One driver and one TensorFlow serve all cards of a machine."""
+    last = {card.name: card.software.last_driver_branch for card in cards}
+    ended = {name: branch for name, branch in last.items() if branch is not None}
     sources = [citations(card, card.software.src) for card in cards]
-    branches = {card.software.last_driver_branch for card in cards}
-    wheels = {card.software.tensorflow_newest for card in cards}
-    texts = []
-    if len(branches) > 1:
-        oldest = min((branch for branch in branches if branch), key=_version)
-        texts.append(say("one driver serves all the cards: branch {branch} or earlier", branch=oldest))
-    if len(wheels) > 1:
-        oldest = min((version for version in wheels if version), key=_version)
-        texts.append(say("one TensorFlow serves all the cards: {version} or earlier", version=oldest))
-    for text in texts:
-        check = check_of("software", "unknown", say("Must hold: {what}.", what=text), *sources)
+    if len(set(last.values())) > 1:
+        oldest = min(ended, key=lambda name: _version(ended[name]))
+        text = say(
+            "a driver of branch {branch} or earlier, the last for the {card}, also drives the {others}",
+            branch=ended[oldest],
+            card=oldest,
+            others=", ".join(name for name in last if name != oldest),
+        )
+        check = check_of("software", "unknown", say("Not known: whether {what}.", what=text), *sources)
         yield Ruling(check, conditions=(Condition(text=text, sources=check.sources),))
+    if len({card.software.compute_capability for card in cards}) > 1:
+        yield _one_tensorflow(case, cards, sources)
+
+
+def _one_tensorflow(case: Case, cards: Sequence[Card], sources: Sequence[tuple[Citation, ...]]) -> Ruling:
+    """The newest official wheel with machine code for every card, as the catalog's list of wheels has it."""
+    capabilities = [card.software.compute_capability for card in cards]
+    wheels = case.request.catalog.software.get("tensorflow", {}).get("wheels", ()) if case.request.catalog else ()
+    caps = [_version(card.software.tensorflow_newest) for card in cards if card.software.tensorflow_newest]
+    serving = [
+        wheel["version"]
+        for wheel in wheels
+        if all(
+            capability is not None and _has_code(wheel["machine_code_for"], capability) for capability in capabilities
+        )
+        and all(_version(wheel["version"])[:2] <= cap[:2] for cap in caps)
+    ]
+    names = ", ".join(card.name for card in cards)
+    if serving:
+        text = say(
+            "The newest official TensorFlow with code for all of {cards} is {version}.",
+            cards=names,
+            version=max(serving, key=_version),
+        )
+        return Ruling(check_of("software", "pass", text, *sources))
+    text = say("No official TensorFlow is known to have machine code for all of {cards}.", cards=names)
+    held = Condition(text=say("one TensorFlow serves all of {cards}: none is known", cards=names))
+    return Ruling(check_of("software", "unknown", text, *sources), conditions=(held,))
+
+
+def _has_code(machine_code: Sequence[str], capability: str) -> bool:
+    """Machine code for X.Y runs on X.Z with Z of at least Y, and on no other X."""
+    card = _version(capability)
+    return any((code := _version(text))[0] == card[0] and code <= card for text in machine_code)
 
 
 def _version(text: str) -> tuple[int, ...]:

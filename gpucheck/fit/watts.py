@@ -188,8 +188,9 @@ def watts(case: Case) -> Iterator[Ruling]:
     load = Bounds(0, 0)
     for term in terms:
         load += Bounds(term.low_watts, term.high_watts)
-    request, spec = case.request, case.server.power
-    chosen, sources = request.psus, case.cite(key for psu in spec.psus for key in psu.src)
+    request = case.request
+    # The sum is no better known than the weakest of its terms.
+    chosen, sources = request.psus, tuple(source for term in terms for source in term.sources)
     if chosen is None:
         yield from _free_psus(case, load, terms)
         return
@@ -319,7 +320,16 @@ def _power_conditions(case: Case, load: Bounds, chosen: PsuPlan, each: int) -> t
     if request.input_volts is None:
         low = next((row for row in case.server.power.low_line if row.rated_watts == chosen.watts), None)
         enough = low is not None and judged(load, usable_watts(chosen.count, low.watts, request.redundancy or "none"))
-        if low is not None and enough != "pass":
+        if low is None:
+            conditions.append(
+                Condition(
+                    text=say(
+                        "the mains is 200-240 V; what a {watts} W supply gives at 100-120 V is not known",
+                        watts=chosen.watts,
+                    )
+                )
+            )
+        elif enough != "pass":
             conditions.append(
                 Condition(
                     text=say(
@@ -377,7 +387,7 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             continue
         usable = usable_watts(plan.count, each, request.redundancy or "none")
         outcome = judged(load, usable)
-        sources = case.cite((*psu.src, *spec.bays_src))
+        sources = (*case.cite((*psu.src, *spec.bays_src)), *(source for term in terms for source in term.sources))
         if outcome == "unknown" and _as_large(case, plan) and (known := _covered(case)):
             outcome, sources = "pass", (*sources, *known)
         item = Item(

@@ -80,7 +80,7 @@ def advice(report: Advice) -> str:
     if report.scenarios:
         lines += _table(("at most", "if"), [(s.max_count, s.given) for s in report.scenarios])
     if report.placement:
-        rows = [(p.slot, p.gpu, p.riser or "-", p.socket, f"x{p.lanes}") for p in report.placement]
+        rows = [(p.slot, p.name, p.riser or "-", p.socket, f"x{p.lanes}") for p in report.placement]
         lines += _table(("slot", "card", "riser", "CPU", "lanes"), rows)
     for title, items in (
         (say("Checks"), [f"{c.outcome}: {c.topic}: {c.message}" for c in report.checks]),

@@ -258,7 +258,7 @@ def advice(report: Advice) -> None:
         table = _table("slot", "card", "riser", "CPU", "lanes", "covers")
         for place in report.placement:
             covers = ", ".join(place.covers) or "-"
-            _row(table, place.slot, place.gpu, place.riser or "-", place.socket, f"x{place.lanes}", covers)
+            _row(table, place.slot, place.name, place.riser or "-", place.socket, f"x{place.lanes}", covers)
         _heading(out, say("Where the cards go"))
         out.print(_in(table, 2))
         if len(report.topology.slots) > 1:

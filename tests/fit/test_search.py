@@ -1,0 +1,232 @@
+"""The search against brute force, and what must hold of any server and any cards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucheck.entries import Bus, Card, Server, SlotRow
+from gpucheck.fit.advise import best_plan, builds, most_cards, most_in
+from gpucheck.fit.request import Order, PsuPlan, Request, Wanted
+from gpucheck.fit.slots import Build, Placement, Seat, active_rows, best_placement, pair_class, seat
+
+from .ask import card, fit, server
+
+modest = settings(derandomize=True, max_examples=150, deadline=None)
+few = settings(derandomize=True, max_examples=60, deadline=None)
+
+# --- random machines: few values each, so that all kinds of clashes are met -----------------------
+
+RISER = {"label": "Riser", "riser": "1", "choices": {"a": {"called": "riser a"}, "b": {"called": "riser b"}}}
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[SlotRow]:
+    count = draw(st.integers(1, 6))
+    ids = [str(n) for n in range(1, count + 1)]
+
+    def maybe(*values: object) -> object:
+        return draw(st.sampled_from(values))
+
+    found: list[SlotRow] = []
+    for id in ids:
+        if found and draw(st.booleans()):  # servers have rows of slots that are alike
+            found.append(draw(st.sampled_from(found)).model_copy(update={"id": id, "wide_blocks": {}}))
+            continue
+        others = [other for other in ids if other != id]
+        blocked = draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else []
+        found.append(
+            SlotRow.model_validate(
+                {
+                    "id": id,
+                    "socket": maybe(1, 1, 2, 2, None),
+                    "lanes": maybe(8, 16),
+                    "connector": maybe(8, 16, 16, None),
+                    "open_ended": maybe(False, False, True),
+                    "gen": 3,
+                    "height": maybe("full", "full", "low", None),
+                    "length": maybe("full", "half", None),
+                    "watts": maybe(75, 75, None),
+                    "max_wide": maybe(1, 2, 2, 3, None),
+                    "gpu": maybe(True, True, True, False),
+                    "order": maybe(None, 1, 2),
+                    "switch": maybe(None, "A", "B"),
+                    "wide_blocks": {str(draw(st.integers(2, 3))): blocked} if blocked else {},
+                    "when": maybe({}, {}, {"riser": "a"}, {"riser": "b"}),
+                }
+            )
+        )
+    return found
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Server:
+    sockets = draw(st.sampled_from([None, 0, 1, 2, 4]))
+    aux = None if sockets is None else [{"at": "board", "plug": "pcie-8", "count": sockets, "src": ["manual"]}]
+    whole = server(
+        options__riser=RISER,
+        slots=[row.model_dump(mode="json") for row in draw(rows())],
+        power__aux=aux if sockets else ([] if sockets == 0 else None),
+    )
+    return whole
+
+
+@st.composite
+def cards(draw: st.DrawFn, name: str = "one") -> Card:
+    plain = card(
+        id=f"nvidia-{name}",
+        name=f"Card {name}",
+        size__slots_wide=draw(st.sampled_from([1, 2, 2, 2.5, None])),
+        size__length_mm=draw(st.sampled_from([150, 267, 267, 330, None])),
+        size__profile=draw(st.sampled_from(["full", "full", "low", None])),
+        aux=draw(st.sampled_from([None, {"plugs": []}, {"plugs": [{"kind": "pcie-8"}]}])),
+        power__watts=draw(st.sampled_from([25, 70, 250])),
+    )
+    return plain.model_copy(update={"bus": Bus(gen=3, lanes=16, connector=draw(st.sampled_from([8, 16])))})
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> tuple[Order, ...]:
+    kinds = [Wanted(draw(cards(name))) for name in ("one", "two")[: draw(st.integers(1, 2))]]
+    return tuple(Order(wanted, draw(st.integers(1, 4))) for wanted in kinds)
+
+
+def requests() -> st.SearchStrategy[Request]:
+    return st.builds(
+        Request,
+        server=machines(),
+        orders=orders(),
+        cpus=st.sampled_from([None, 1, 2]),
+        psus=st.sampled_from([None, PsuPlan(1, 500), PsuPlan(2, 500), PsuPlan(2, 1000)]),
+        redundancy=st.sampled_from([None, "n+1"]),
+    )
+
+
+# --- brute force ----------------------------------------------------------------------------------
+
+
+def all_placements(server: Server, orders: Sequence[Order], build: Build) -> Iterator[Placement]:
+    """Every way of putting any of the cards into any of the slots, with nothing left out early."""
+    queue = [order.wanted for order in orders for _ in range(order.count)]
+    slots = active_rows(server, build)
+    for chosen in itertools.product([None, *slots], repeat=len(queue)):
+        seats = [seat(wanted, row, build) for wanted, row in zip(queue, chosen, strict=True) if row is not None]
+        covered = [slot for one in seats for slot in one.covers]
+        if len(covered) == len(set(covered)) and all(one.usable for one in seats):
+            yield Placement(tuple(seats))
+
+
+def price(placement: Placement) -> tuple[object, ...]:
+    """Most cards first, then what costs."""
+    return (-len(placement.seats), *Placement(tuple(sorted(placement.seats, key=_in_order))).cost)
+
+
+def _in_order(one: Seat) -> tuple[str, str]:
+    return (one.wanted.id, one.row.id)
+
+
+@modest
+@given(machines(), st.lists(st.integers(1, 2), min_size=1, max_size=2), st.data())
+def test_best_placement_is_the_best_of_all(server: Server, counts: list[int], data: st.DataObject) -> None:
+    wanted = [Order(Wanted(data.draw(cards(name))), n) for name, n in zip(("one", "two"), counts, strict=False)]
+    for build in builds(Request(server)):
+        found = best_placement(server, wanted, build)
+        best = min(all_placements(server, wanted, build), key=price)
+        assert price(found) == price(best)
+
+
+@modest
+@given(machines(), orders())
+def test_placement_is_one_that_can_be_built(server: Server, orders: tuple[Order, ...]) -> None:
+    for build in builds(Request(server)):
+        placement = best_placement(server, orders, build)
+        covered = [slot for one in placement.seats for slot in one.covers]
+        assert len(covered) == len(set(covered))
+        assert {one.row.id for one in placement.seats} <= {row.id for row in active_rows(server, build)}
+        for order in orders:
+            assert sum(one.wanted is order.wanted for one in placement.seats) <= order.count
+
+
+@modest
+@given(rows())
+def test_pair_class_has_no_direction(rows: list[SlotRow]) -> None:
+    for first, second in itertools.product(rows, rows):
+        assert pair_class(first, second) == pair_class(second, first)
+
+
+# --- what must hold -------------------------------------------------------------------------------
+
+RANK = {"does-not-fit": 0, "unknown": 1, "fits-with-changes": 2, "fits": 3}
+
+
+@few
+@given(requests())
+def test_verdict_is_that_of_the_best_build(request: Request) -> None:
+    plan = best_plan(request)
+    assert plan.fails is (plan.verdict == "does-not-fit")
+    if not plan.left_out:
+        verdicts = [best_plan(replace(request, cpus=b.cpus, options=b.options)).verdict for b in builds(request)]
+        assert plan.fails is all(verdict == "does-not-fit" for verdict in verdicts)
+
+
+@few
+@given(requests(), st.integers(0, 2000))
+def test_more_usable_watts_never_hurt(request: Request, more: int) -> None:
+    if request.psus is None:
+        return
+    larger = replace(request, psus=PsuPlan(request.psus.count, request.psus.watts + more))
+    assert RANK[best_plan(larger).verdict] >= RANK[best_plan(request).verdict]
+    assert most_cards(larger) >= most_cards(request)
+
+
+@few
+@given(requests())
+def test_if_n_cards_fit_then_fewer_do(request: Request) -> None:
+    first = replace(request, orders=request.orders[:1])
+    fitting = [
+        best_plan(replace(first, orders=(replace(first.orders[0], count=n),))).verdict != "does-not-fit"
+        for n in range(1, 6)
+    ]
+    assert fitting == sorted(fitting, reverse=True)
+    assert most_cards(first) == (fitting.index(False) if False in fitting else most_cards(first))
+
+
+@few
+@given(requests())
+def test_another_cpu_never_costs_a_slot(request: Request) -> None:
+    # With power that is no obstacle: a CPU draws watts, too.
+    rich = replace(request, psus=PsuPlan(2, 5000), redundancy=None)
+    assert most_cards(replace(rich, cpus=2)) >= most_cards(replace(rich, cpus=1))
+
+
+@few
+@given(requests())
+def test_what_is_left_free_is_never_worse_than_what_is_stated(request: Request) -> None:
+    freed = request.freed("cpus", "psus", "options")
+    assert most_cards(freed) >= most_cards(request)
+    assert most_cards(request) == max(most_in(request, build) for build in builds(request))
+
+
+@few
+@given(machines(), orders(), st.sampled_from([None, 1, 2]), st.sampled_from([None, "1x500", "2x1000"]))
+def test_document_holds_together(server: Server, orders: tuple[Order, ...], cpus: int | None, psus: str | None) -> None:
+    advice = fit(server, *((order.wanted.card, order.count) for order in orders), cpus=cpus, psus=psus)
+    wanted = sum(order.count for order in orders)
+    assert advice.max_count is not None
+    assert advice.max_with_changes is not None
+    assert advice.max_with_changes >= advice.max_count
+    fails = any(check.outcome == "fail" for check in advice.checks)
+    assert fails is (advice.verdict == "does-not-fit")
+    if not fails:
+        assert len(advice.placement) == wanted
+        assert advice.max_count >= wanted
+    assert len(advice.topology.matrix) == len(advice.placement)
+    assert (advice.verdict == "fits") <= (not advice.shopping_list)
+    assert all(alternative.max_count <= advice.max_with_changes for alternative in advice.alternatives)
+    if advice.verdict == "unknown":
+        assert advice.questions
+        assert advice.conditions
