@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         if getattr(sys, stream) is None:  # closed by the caller (>&-)
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
+        _refuse_repeats(arguments)
         result = command.main(list(arguments), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
     except typer.Abort:
@@ -93,9 +93,11 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(UsageError(error.format_message(), hint=hint), arguments)
     except GpucheckError as error:
         return _refuse(error, arguments)
-    except (BrokenPipeError, SystemExit):
+    except (BrokenPipeError, SystemExit) as stop:
         # The reader of a pipe has gone (| head): no fault of ours. Typer and rich make an exit of 1 of it,
         # which would say that a problem was found.
+        if isinstance(stop, SystemExit) and stop.code != 1:
+            raise
         _drop_output()
         return 141
     except OSError as error:
@@ -104,6 +106,17 @@ def run(arguments: Sequence[str]) -> int:
         _drop_output()
         return _refuse(UsageError(f"standard output cannot be written: {error.strerror}"), ())
     return result if isinstance(result, int) else 0
+
+
+_REPEATABLE = frozenset(("--from", "--gpu", "--riser", "--option"))
+
+
+def _refuse_repeats(arguments: Sequence[str]) -> None:
+    """An option that is given twice has two values: taking the last in silence would answer another question."""
+    names = [word.partition("=")[0] for word in arguments if word.startswith("--") and len(word) > 2]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1 and name not in _REPEATABLE:
+            raise UsageError("it is given more than once", input=name, hint="give it once")
 
 
 def _drop_output() -> None:
@@ -138,6 +151,12 @@ def _show(document: Document, kind: str, *, as_json: bool, markdown: bool) -> No
         from gpucheck.render import text
 
         getattr(text, kind)(document)
+
+
+def _print_listing(kind: str, headline: str, **content: Any) -> None:
+    from gpucheck.findings import Listing
+
+    print(Listing(schema_=f"gpucheck/{kind}/1", headline=headline, **content).model_dump_json(indent=2))
 
 
 def _catalog(folder: str | None) -> Catalog:
@@ -309,7 +328,7 @@ def explain(
 
     found = look_up(name)
     if as_json:
-        print(found.model_dump_json(by_alias=True, indent=2))
+        _print_listing("explain", found.summary, **found.model_dump())
     else:
         from gpucheck.render import text
 
@@ -324,7 +343,8 @@ def catalog_list(catalog: CatalogFolder = None, as_json: Json = False, lang: Lan
     servers = [{"id": id, "names": list(raw["names"])} for id, raw in sorted(known.servers.items())]
     cards = [{"id": id, "names": [raw["name"], *raw["names"]]} for id, raw in sorted(known.cards.items())]
     if as_json:
-        print(json.dumps({"schema": "gpucheck/catalog-list/1", "servers": servers, "gpus": cards}, indent=2))
+        headline = f"{len(servers)} server models and {len(cards)} cards."
+        _print_listing("catalog-list", headline, servers=servers, gpus=cards)
     else:
         from gpucheck.render import text
 
@@ -350,7 +370,7 @@ def catalog_show(
             raise UsageError("no such server or card in the catalog", input=name, hint=no_server.hint) from None
     documents = [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]
     if as_json:
-        print(json.dumps({"schema": "gpucheck/catalog-show/1", "entries": documents}, indent=2))
+        _print_listing("catalog-show", f"{len(documents)} entries for {name}.", entries=documents)
     else:
         from gpucheck.render import text
 
@@ -365,8 +385,13 @@ def catalog_validate(catalog: CatalogFolder = None, as_json: Json = False, lang:
 
     found = faults(_catalog(catalog))
     if as_json:
-        document = {"schema": "gpucheck/catalog-validate/1", "faults": [{"entry": id, "fault": t} for id, t in found]}
-        print(json.dumps(document, indent=2))
+        _print_listing(
+            "catalog-validate",
+            f"{len(found)} faults.",
+            verdict="faults" if found else "ok",
+            exit_code=1 if found else 0,
+            faults=[{"entry": id, "fault": fault} for id, fault in found],
+        )
     else:
         print("\n".join(f"{id}: {fault}" for id, fault in found) or "No fault found.")
     return 1 if found else 0

@@ -26,7 +26,34 @@ SEVERITY_ORDER: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 class Document(BaseModel):
     """Base of what is printed: immutable and strict, like the facts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, populate_by_name=True, serialize_by_alias=True
+    )
+
+
+def now() -> str:
+    """The time that a document carries: UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Printed(Document):
+    """What every document starts with. ``headline`` is the answer in one sentence."""
+
+    schema_: str = Field(alias="schema")
+    gpucheck: str = __version__
+    time: str = Field(default_factory=now)
+    headline: str
+    verdict: str
+    exit_code: int
+
+
+class Listing(Printed):
+    """A look-up: no judgement, only content. ``gpucheck/explain/1``, ``gpucheck/catalog-list/1`` and so on."""
+
+    model_config = ConfigDict(extra="allow")
+
+    verdict: Literal["ok", "faults"] = "ok"
+    exit_code: int = 0
 
 
 class Evidence(Document):
@@ -182,27 +209,17 @@ class ErrorBody(Document):
     hint: str | None
 
 
-class ErrorDocument(Document):
+class ErrorDocument(Printed):
     """``gpucheck/error/1``: what a command prints with ``--json`` when it cannot answer."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", defer_build=True, populate_by_name=True, serialize_by_alias=True
-    )
-
     schema_: Literal["gpucheck/error/1"] = Field(default="gpucheck/error/1", alias="schema")
-    gpucheck: str
-    time: str
-    headline: str
     verdict: Literal["error"] = "error"
-    exit_code: int
     error: ErrorBody
 
     @classmethod
     def of(cls, error: GpucheckError) -> ErrorDocument:
         """The document for an exception."""
         return cls(
-            gpucheck=__version__,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
             headline=clean(error.message),
             exit_code=error.exit_code,
             error=ErrorBody(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from gpucheck import __version__
 from gpucheck.assemble import assemble, counts
 from gpucheck.catalog import Catalog, load
 from gpucheck.errors import InputError
 from gpucheck.facts import Counts, Expected, Machine, Parts
-from gpucheck.findings import Document, Finding, Unchecked
+from gpucheck.findings import Finding, Printed, Unchecked
 from gpucheck.host import Host, LiveHost
 from gpucheck.text import plural, say, shorten
 
@@ -24,19 +22,11 @@ ProbeVerdict = Literal["ok", "problem", "unknown"]
 EXIT_CODES: dict[ProbeVerdict, int] = {"ok": 0, "problem": 1, "unknown": 3}
 
 
-class Probe(Document):
+class Probe(Printed):
     """What is in a machine and what is wrong with it."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", defer_build=True, populate_by_name=True, serialize_by_alias=True
-    )
-
     schema_: Literal["gpucheck/probe/1"] = Field(default="gpucheck/probe/1", alias="schema")
-    gpucheck: str
-    time: str
-    headline: str
     verdict: ProbeVerdict
-    exit_code: int
     counts: Counts
     machine: Machine
     findings: tuple[Finding, ...]
@@ -61,10 +51,10 @@ def gather(sources: Sequence[str], *, timeout: float = NVML_SECONDS, ask_ipmi: b
     Raises:
         InputError: a source cannot be read, or holds nothing.
     """
-    from gpucheck.sources import open_source
-
     if not sources:
         return read(LiveHost(), timeout=timeout, ask_ipmi=ask_ipmi)
+    from gpucheck.sources import open_source
+
     parts: list[Parts] = []
     for source in sources:
         opened = open_source(source)
@@ -108,8 +98,6 @@ def judge(machine: Machine, expected: Expected | None, catalog: Catalog) -> Prob
     findings, unchecked = rules.judge(machine, view)
     verdict = _verdict(machine, findings)
     return Probe(
-        gpucheck=__version__,
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
         headline=_headline(machine, counted, findings, verdict),
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],

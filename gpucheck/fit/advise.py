@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 
-from gpucheck import __version__
 from gpucheck.entries import Bus, Card, Server, Size, SlotRow, Software, citations
 from gpucheck.findings import Check
 from gpucheck.fit.case import Case, Ruling
@@ -403,8 +401,6 @@ def _document(request: Request, **fields: object) -> Advice:
     notes = tuple(Condition(text=text, sources=citations(server, src)) for text, src in told)
     return Advice.model_validate(
         {
-            "gpucheck": __version__,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "exit_code": EXIT_CODES[verdict],  # type: ignore[index]
             "server": server.id,
             "model": f"{server.vendor} {server.model}",

@@ -6,10 +6,8 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from gpucheck import __version__
 from gpucheck.catalog import CardMatch, Catalog
 from gpucheck.entries import Recognise, Server
 from gpucheck.errors import UsageError
@@ -258,8 +256,6 @@ def _ranking(asked: Asked, meanings: tuple[tuple[Order, ...], ...], psus: PsuPla
         else say("No model in the catalog is known to take {cards}.", cards=cards)
     )
     return Advice(
-        gpucheck=__version__,
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
         headline=headline,
         verdict=best.verdict,
         exit_code=EXIT_CODES[best.verdict],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from gpucheck.findings import Check, Citation, Document
+from gpucheck.findings import Check, Citation, Document, Printed
 
 AdviceVerdict = Literal["fits", "fits-with-changes", "does-not-fit", "unknown"]
 
@@ -40,8 +40,6 @@ class Place(Document):
 
 class Capacity(Document):
     """Most cards of a class, for the machine as the request states it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, populate_by_name=True)
 
     class_: str = Field(alias="class")
     max: int
@@ -122,23 +120,11 @@ class Scenario(Document):
     options: dict[str, str]
 
 
-class Advice(Document):
+class Advice(Printed):
     """Does it fit, where, and what must be ordered with it."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        defer_build=True,
-        populate_by_name=True,
-        serialize_by_alias=True,
-    )
-
     schema_: Literal["gpucheck/advice/1"] = Field(default="gpucheck/advice/1", alias="schema")
-    gpucheck: str
-    time: str
-    headline: str
     verdict: AdviceVerdict
-    exit_code: int
     server: str | None
     model: str | None
     candidates: tuple[Candidate, ...] = ()

@@ -127,8 +127,11 @@ def probe(report: Probe) -> None:
     for finding in report.findings:
         _finding(out, finding)
     _machine(out, report.machine)
-    if report.unchecked:
-        names = ", ".join(row.name for row in report.unchecked)
+    # A rule that found something and lacked facts for the rest has spoken already.
+    spoken = {finding.name for finding in report.findings}
+    unchecked = [row.name for row in report.unchecked if row.name not in spoken]
+    if unchecked:
+        names = ", ".join(unchecked)
         _heading(out, say("Not checked, for lack of facts"))
         out.print(_in(Text(names), 2))
     gaps = grouped(report.machine.gaps)
@@ -271,7 +274,7 @@ def advice(report: Advice) -> None:
             out.print(_in(_hanging(f"{item.quantity} ×", f"{item.item}{parts}{fitted}"), 2))
             if item.note:
                 out.print(_in(Text(item.note, style="dim"), 6))
-    if report.conditions:
+    if report.conditions and report.verdict != "does-not-fit":
         _heading(out, say("Only if"))
         for condition in report.conditions:
             out.print(_in(_hanging("-", f"{condition.text} {_confidence(condition.sources)}".strip()), 2))
@@ -418,7 +421,7 @@ def names(servers: Sequence[dict[str, Any]], cards: Sequence[dict[str, Any]]) ->
         _heading(out, title)
         table = _table("id", "names")
         for row in rows:
-            _row(table, row["id"], ", ".join(dict.fromkeys(row["names"])))
+            table.add_row(Text(row["id"]), Text(", ".join(dict.fromkeys(row["names"]))))  # never cut: people copy them
         out.print(_in(table, 2))
 
 
