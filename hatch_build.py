@@ -13,9 +13,7 @@ class PackCatalog(BuildHookInterface):  # type: ignore[type-arg]
     """Write gpucheck/_catalog.json before files are collected."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        spec = importlib.util.spec_from_file_location(
-            "pack_catalog", Path(self.root) / "scripts" / "pack_catalog.py"
-        )
+        spec = importlib.util.spec_from_file_location("pack_catalog", Path(self.root) / "scripts" / "pack_catalog.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

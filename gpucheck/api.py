@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from gpucheck.catalog import load
 
 if TYPE_CHECKING:
+    from gpucheck.facts import Machine
     from gpucheck.fit.report import Advice
     from gpucheck.power import Redundancy
     from gpucheck.probing import Probe
+    from gpucheck.smoke.report import SmokeReport
 
 
 def probe(
@@ -84,21 +86,52 @@ def advise(
     return answer(asked, load(catalog))
 
 
-def smoke(devices: str = "auto", **options: Any) -> Any:
-    """Train data-parallel on every card; see :func:`gpucheck.smoke.run.smoke` for the options.
+def smoke(
+    devices: str = "auto",
+    *,
+    steps: int = 10,
+    timeout: float = 300.0,
+    if_busy: Literal["fail", "skip", "wait"] = "fail",
+    expect_gpus: int | None = None,
+    global_batch: int | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> SmokeReport:
+    """Train data-parallel on every card of this machine and report what it proves.
 
     Args:
-        devices: ``auto``, ``gpu`` or ``cpu:N``.
-        **options: Passed on.
+        devices: ``auto`` (logical CPU devices only where PCI shows no GPU), ``gpu`` or ``cpu:N``.
+        steps: Training steps, at least one.
+        timeout: Seconds for the training (and, with ``wait``, once more for the cards to get free).
+        if_busy: What to do about cards that run somebody else's processes: train on none, leave them
+            out, or wait for them.
+        expect_gpus: Fewer GPUs that did their part than this is a failure.
+        global_batch: Samples per step over all devices; by default 16 for each.
+        progress: Called from this thread with step, steps and phase at every sign of life.
 
     Raises:
-        gpucheck.errors.UsageError: ``devices`` names none.
+        gpucheck.errors.UsageError: ``devices`` names none, or the request contradicts itself.
     """
-    from gpucheck.assemble import assemble
-    from gpucheck.probing import gather
     from gpucheck.smoke.plan import DeviceRequest
     from gpucheck.smoke.run import smoke as train
 
     request = DeviceRequest.parse(devices)
-    machine = None if request.kind == "cpu" else assemble(gather(()), load())
-    return train(request, machine, **options)
+    look = _look if request.kind != "cpu" else None
+    return train(
+        request,
+        look() if look is not None else None,
+        steps=steps,
+        timeout=timeout,
+        if_busy=if_busy,
+        expect_gpus=expect_gpus,
+        global_batch=global_batch,
+        progress=progress,
+        look_again=look,
+    )
+
+
+def _look() -> Machine:
+    """What is in this machine now."""
+    from gpucheck.assemble import assemble
+    from gpucheck.probing import gather
+
+    return assemble(gather(()), load())

@@ -7,14 +7,14 @@ becomes a gap; parts of two different machines are an input error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpucheck import topology
 from gpucheck.catalog import Catalog
-from gpucheck.entries import Server, SlotRow
 from gpucheck.errors import InputError
 from gpucheck.facts import (
     Counts,
+    Cpu,
     CpuSocket,
     Expected,
     Gap,
@@ -23,6 +23,7 @@ from gpucheck.facts import (
     NvmlGpu,
     Parts,
     PciFunction,
+    Psu,
     Slot,
     System,
     Topology,
@@ -30,6 +31,9 @@ from gpucheck.facts import (
 )
 from gpucheck.readers.pci import gpu_functions, vendor_of
 from gpucheck.text import say
+
+if TYPE_CHECKING:
+    from gpucheck.entries import Server, SlotRow
 
 _T = TypeVar("_T")
 
@@ -49,26 +53,27 @@ def assemble(parts: Sequence[Parts], catalog: Catalog) -> Machine:
     _check_one_machine(parts)
     system = _system(parts)
     cpu = _first(part.cpu for part in parts)
-    pci = _first(part.pci for part in parts)
+    pci = _pci(parts)
     nvml = _first(part.nvml for part in parts)
     sockets = _first(part.cpu_sockets for part in parts)
     slots = _first(part.slots for part in parts)
     model = catalog.server_of(system) if system is not None else None
     server = catalog.server(model) if model is not None else None
-    gpus = _gpus(parts, catalog, server)
+    gaps: list[Gap] = []
+    gpus = _gpus(parts, catalog, server, gaps)
     return Machine(
         system=system,
         catalog_model=model,
         cpu_sockets=sockets,
         cpu=cpu,
         slots=None if slots is None else tuple(_with_socket(slot, sockets, server) for slot in slots),
-        psus=_first(part.psus for part in parts if part.psus) or _first(part.psus for part in parts),
+        psus=_psus(parts),
         memory_bytes=_memory(parts),
         gpus=gpus,
         topology=_topology(pci, gpus, cpu.numa_nodes if cpu else None),
         driver=_first(part.driver for part in parts),
         nvml=nvml,
-        gaps=tuple(_open_gaps(parts)),
+        gaps=(*_open_gaps(parts), *dict.fromkeys(gaps)),
         pci=pci,
         kernel_log=_first(part.kernel_log for part in parts),
         onboard=_first(part.onboard for part in parts),
@@ -82,7 +87,11 @@ def counts(machine: Machine, expected: Expected | None) -> Counts:
     return Counts(
         pci=None if machine.pci is None else len(gpu_functions(machine.pci)),
         device_files=None if files is None else len(files),
-        nvml=len(nvml.gpus) if nvml is not None and nvml.status == "ok" and nvml.gpus is not None else None,
+        nvml=len(nvml.gpus)
+        if nvml is not None and nvml.status == "ok" and nvml.gpus and nvml.complete
+        else 0
+        if nvml is not None and nvml.status == "ok" and nvml.gpus == ()
+        else None,
         expected=expected,
     )
 
@@ -131,6 +140,34 @@ def _memory(parts: Sequence[Parts]) -> int | None:
     return sum(device.bytes for device in devices) if devices else None
 
 
+def _psus(parts: Sequence[Parts]) -> tuple[Psu, ...] | None:
+    """Power supplies of the first list; what it does not know is filled in by location from the others.
+
+    Where the locations have nothing in common, the list with the most ratings counts: firmware may list bays
+    without a word on what is in them while the BMC knows.
+    """
+    lists = [part.psus for part in parts if part.psus]
+    if not lists:
+        return _first(part.psus for part in parts)
+    first, *others = lists
+    for other in others:
+        at = {psu.location: psu for psu in other if psu.location is not None}
+        if any(psu.location in at for psu in first):
+            first = tuple(_filled(psu, at.get(psu.location or "")) for psu in first)
+        elif _ratings(other) > _ratings(first):
+            first = other
+    return first
+
+
+def _filled(psu: Psu, other: Psu | None) -> Psu:
+    known = {} if other is None else {name: getattr(other, name) for name in Psu.model_fields}
+    return psu.model_copy(update={name: value for name, value in known.items() if getattr(psu, name) is None})
+
+
+def _ratings(psus: Sequence[Psu]) -> int:
+    return sum(psu.watts is not None for psu in psus)
+
+
 def _open_gaps(parts: Sequence[Parts]) -> Iterable[Gap]:
     """Gaps that no other part fills, each told once."""
     filled = {
@@ -147,11 +184,16 @@ def _open_gaps(parts: Sequence[Parts]) -> Iterable[Gap]:
     ]
 
 
+def _pci(parts: Sequence[Parts]) -> tuple[PciFunction, ...] | None:
+    """The whole list where there is one: an excerpt hides what it leaves out."""
+    return _first(part.pci for part in parts if part.pci_complete) or _first(part.pci for part in parts)
+
+
 # --- cards --------------------------------------------------------------------------------------
 
 
-def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tuple[Gpu, ...] | None:
-    pci = _first(part.pci for part in parts)
+def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps: list[Gap]) -> tuple[Gpu, ...] | None:
+    pci = _pci(parts)
     nvml = _first(part.nvml for part in parts)
     listed = {gpu.address: gpu for gpu in (nvml.gpus if nvml and nvml.gpus else ()) if gpu.address is not None}
     nvml_looked = nvml is not None and nvml.gpus is not None
@@ -167,7 +209,7 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
     for function in gpu_functions(pci or ()):
         seen = listed.pop(function.address, None)
         card, name = _named(catalog, function.pci_id, function.subsystem_id, seen)
-        slot = _slot_of(function.address, slots or (), server, tree)
+        slot = _slot_of(function.address, slots or (), server, tree, gaps)
         card_switch = topology.card_of(function.address, tree, multi)
         port = topology.slot_port(card_switch or function.address, tree)
         index = topology.socket_of(function.address, tree, cpu)
@@ -184,7 +226,7 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
                 driver_read=function.driver_read,
                 numa_node=topology.numa_node_of(function.address, tree),
                 iommu_group=function.iommu_group,
-                socket=_populated_name(sockets, index) or _socket_by_catalog(slot, server, sockets),
+                socket=_populated_name(sockets, index, cpu, gaps) or _socket_by_catalog(slot, server, sockets),
                 slot=slot,
                 link=function.link,
                 port_link=port.link if port is not None and card_switch is None else None,
@@ -194,8 +236,12 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
                 nvml=seen,
             )
         )
+    whole = all(part.pci_complete for part in parts if part.pci is not None)
     for address, seen in listed.items():
         card, name = _named(catalog, seen.pci_id, seen.subsystem_id, seen)
+        # A function that was there and could not be read is unknown, not gone.
+        looked = pci is not None and whole and f"pci.{address}" not in unread
+        slot = _slot_of(address, slots or (), server, tree, gaps)
         found.append(
             Gpu(
                 address=address,
@@ -205,8 +251,10 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
                 subsystem_id=seen.subsystem_id,
                 catalog_gpu=card,
                 driver_read=False,
+                socket=_socket_by_catalog(slot, server, sockets),
+                slot=slot,
                 link=seen.link,
-                on_pci=None if pci is None else False,
+                on_pci=False if looked else None,
                 nvml=seen,
             )
         )
@@ -214,7 +262,7 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None) -> tu
 
 
 def _multi_gpu_ids(catalog: Catalog, functions: Iterable[PciFunction]) -> frozenset[str]:
-    ids = {function.pci_id for function in functions}
+    ids = {function.pci_id for function in functions if function.pci_id is not None}
     return frozenset(
         pci_id for pci_id in ids if any(catalog.card(id).gpus_per_card > 1 for id in catalog.cards_of(pci_id))
     )
@@ -242,22 +290,29 @@ def _same_memory(vram_gib: float | None, total_bytes: int) -> bool:
 # --- slots and sockets --------------------------------------------------------------------------
 
 
-def _slot_of(address: str, slots: Sequence[Slot], server: Server | None, tree: topology.Tree) -> str | None:
+def _slot_of(
+    address: str, slots: Sequence[Slot], server: Server | None, tree: topology.Tree, gaps: list[Gap]
+) -> str | None:
     """Designation of the slot that a card is in.
 
     SMBIOS may name the card itself, a bridge above it or its root port, and on some boards only the
-    bus of the address is right: the nearest match on the way up from the card wins.
+    bus of the address is right: the nearest match on the way up from the card wins. Two slots that match
+    as well contradict each other.
     """
     path = [address, *(bridge.address for bridge in topology.path_to_root(address, tree))]
-    best: tuple[int, str] | None = None
-    for slot in slots:
-        if slot.address is None or slot.in_use is False:
-            continue
-        steps = _steps(slot.address, path, tree)
-        if steps is not None and (best is None or steps < best[0]):
-            best = (steps, slot.designation)
-    if best is not None:
-        return best[1]
+    matches = [
+        (steps, slot.designation)
+        for slot in slots
+        if slot.address is not None and slot.in_use is not False
+        if (steps := _steps(slot.address, path, tree)) is not None
+    ]
+    if matches:
+        nearest = {designation for steps, designation in matches if steps == min(matches)[0]}
+        if len(nearest) == 1:
+            return nearest.pop()
+        how = say("The firmware names the same address for {slots}.", slots=", ".join(sorted(nearest)))
+        gaps.append(Gap(fact=f"gpus.{address}.slot", reason="contradiction", how=how))
+        return None
     for slot in slots:  # a free slot's root port: firmware that does not update it after a hot reset
         if slot.in_use is False and slot.address in path:
             return slot.designation
@@ -269,9 +324,11 @@ def _steps(slot_address: str, path: Sequence[str], tree: topology.Tree) -> int |
         if candidate in path:
             return path.index(candidate)
         if candidate not in tree:
-            # Right bus, but the device and function of the port stand in the field.
+            # Right bus, but the device and function of the port stand in the field. On a root bus, where all
+            # root ports are, the bus alone says nothing.
             for steps, address in enumerate(path):
-                if address.rpartition(":")[0] == candidate.rpartition(":")[0]:
+                same_bus = address.rpartition(":")[0] == candidate.rpartition(":")[0]
+                if same_bus and (address not in tree or tree[address].parent is not None):
                     return steps
     return None
 
@@ -285,12 +342,25 @@ def _slot_by_catalog(path: Sequence[str], slots: Sequence[Slot], server: Server 
     return names.pop() if len(names) == 1 else None
 
 
-def _populated_name(sockets: Sequence[CpuSocket] | None, index: int | None) -> str | None:
-    """Name of the package with that number: packages are numbered in the order of populated sockets."""
-    if sockets is None or index is None:
+def _populated_name(
+    sockets: Sequence[CpuSocket] | None, index: int | None, cpu: Cpu | None, gaps: list[Gap]
+) -> str | None:
+    """Name of the package with that number: packages are numbered in the order of populated sockets.
+
+    None where firmware and kernel count differently: a CPU that is off line or mapped out shifts the numbers.
+    """
+    if sockets is None or index is None or cpu is None:
         return None
     populated = [socket.designation for socket in sockets if socket.populated]
-    return populated[index] if index < len(populated) else None
+    if len(populated) != cpu.packages:
+        how = say(
+            "The firmware lists {firmware} populated CPU sockets, the kernel {kernel} packages.",
+            firmware=len(populated),
+            kernel=cpu.packages,
+        )
+        gaps.append(Gap(fact="gpus.socket", reason="contradiction", how=how))
+        return None
+    return populated[index]
 
 
 def socket_name(number: int, server: Server, sockets: Sequence[CpuSocket] | None) -> str | None:

@@ -5,7 +5,8 @@ A capture is one JSON document, ``gpucheck/capture/1``:
 ``files``     path → text, ``{"base64": …}`` or ``{"error": "EACCES"}`` (what reading it raised)
 ``links``     path → target of the symbolic link
 ``folders``   paths of empty folders (the others follow from the paths above)
-``commands``  command line, words joined by blanks → ``{"returncode", "stdout", "stderr"}``
+``commands``  command line, words joined by blanks → ``{"returncode", "stdout", "stderr"}`` or
+              ``{"error": "ETIMEDOUT"}``
 ``nvml``      the NVML child's answers with their return codes
 ``root``      whether it was made as root
 
@@ -28,6 +29,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gpucheck.capture_script import read_manifest
 from gpucheck.errors import InputError
 from gpucheck.host import READ_LIMIT, Completed, NvmlAnswers
 
@@ -61,7 +63,7 @@ class CaptureHost:
         links: Mapping[str, str] | None = None,
         *,
         folders: Iterable[str] = (),
-        commands: Mapping[str, Completed] | None = None,
+        commands: Mapping[str, Completed | OSError] | None = None,
         nvml: NvmlAnswers | None = None,
         is_root: bool | None = None,
     ) -> None:
@@ -142,7 +144,13 @@ class CaptureHost:
         completed = self._commands.get(" ".join(argv))
         if completed is None:
             raise FileNotFoundError(errno.ENOENT, "the capture holds no output of it", argv[0])
+        if isinstance(completed, OSError):
+            raise completed
         return completed
+
+    def holds(self, line: str) -> bool:
+        """Whether the capture holds what became of this command line."""
+        return line in self._commands
 
     def kernel_messages(self) -> bytes:
         return self.read("/dev/kmsg")
@@ -206,9 +214,16 @@ def _content(path: str, value: object) -> bytes | OSError:
                 return base64.b64decode(packed, validate=True)
             except ValueError:  # binascii.Error is one, and so is text outside ASCII
                 raise ValueError(f"{path} is not base64") from None
-        case {"error": str(code)} if isinstance(number := getattr(errno, code, None), int):
-            return OSError(number, os.strerror(number), path)
+    if (error := _error(path, value)) is not None:
+        return error
     raise ValueError(f"{path} is neither text, base64 nor error")
+
+
+def _error(name: str, value: object) -> OSError | None:
+    match value:
+        case {"error": str(code)} if isinstance(number := getattr(errno, code, None), int):
+            return OSError(number, os.strerror(number), name)
+    return None
 
 
 def _target(path: str, value: object) -> str:
@@ -217,10 +232,12 @@ def _target(path: str, value: object) -> str:
     return value
 
 
-def _completed(line: str, value: object) -> Completed:
+def _completed(line: str, value: object) -> Completed | OSError:
     match value:
         case {"returncode": int(code), "stdout": str(output), "stderr": str(errors)}:
             return Completed(code, output, errors)
+    if (error := _error(line, value)) is not None:
+        return error
     raise ValueError(f"the command {line[:80]!r} lacks returncode, stdout or stderr")
 
 
@@ -311,11 +328,15 @@ def from_archive(name: str, data: bytes) -> CaptureHost:
     except (tarfile.TarError, EOFError, UnicodeError, ValueError) as error:
         raise InputError(f"the archive is damaged: {error}", input=name, hint="copy it again, whole") from None
     prefix = _machine_root(name, [*files, *links, *folders])
+    files = {path[len(prefix) :]: content for path, content in files.items() if path.startswith(prefix + "/")}
+    manifest = read_manifest(files)
     return CaptureHost(
         name,
-        {path[len(prefix) :]: content for path, content in files.items() if path.startswith(prefix + "/")},
+        {**files, **manifest.unreadable},
         {path[len(prefix) :]: target for path, target in links.items() if path.startswith(prefix + "/")},
         folders=[path[len(prefix) :] for path in folders if path.startswith(prefix + "/")],
+        commands=manifest.commands,
+        is_root=manifest.is_root,
     )
 
 

@@ -281,7 +281,7 @@ def _documents(paths: Iterable[Path]) -> dict[str, Any]:
     for path in sorted(paths):
         try:
             documents[path.stem] = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
             raise CatalogError(f"not a catalog file: {error}", input=str(path), hint="mend it") from None
     return documents
 
@@ -291,6 +291,13 @@ def _own(folder: Path) -> dict[str, dict[str, Any]]:
         raise CatalogError("no such folder", input=str(folder), hint="give a folder of TOML entries")
     sorted_out: dict[str, dict[str, Any]] = {"servers": {}, "gpus": {}, "software": {}}
     for id, document in _documents(folder.rglob("*.toml")).items():
+        for key in ("names", "pci", "variants", "smbios", "slots"):
+            kind = str if key == "names" else dict
+            rows = document.get(key, [])
+            if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
+                raise CatalogError(
+                    f"{key}: not a list of {'texts' if kind is str else 'tables'}", input=f"{folder}: {id}.toml"
+                )
         if "slots" in document and "sockets" in document:
             sorted_out["servers"][id] = document
         elif "pci" in document:

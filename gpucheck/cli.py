@@ -79,6 +79,8 @@ def run(arguments: Sequence[str]) -> int:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the caller (>&-)
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(getattr(sys, stream), "reconfigure"):
+            getattr(sys, stream).reconfigure(errors="replace")  # a pipe that is not UTF-8 gets ? for ×
     try:
         _refuse_repeats(arguments)
         result = command.main(list(arguments), prog_name="gpucheck", standalone_mode=False)
@@ -102,10 +104,23 @@ def run(arguments: Sequence[str]) -> int:
         return 141
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
+            return _own_fault(error, arguments)
         _drop_output()
         return _refuse(UsageError(f"standard output cannot be written: {error.strerror}"), ())
+    except Exception as error:
+        return _own_fault(error, arguments)
     return result if isinstance(result, int) else 0
+
+
+def _own_fault(error: Exception, arguments: Sequence[str]) -> int:
+    """A fault of gpucheck's own must not look like a verdict: Python's exit code for it would be 1."""
+    if os.environ.get("GPUCHECK_TRACEBACK"):
+        raise error
+    fault = NotCheckable(
+        f"a fault in gpucheck itself: {type(error).__name__}: {error}",
+        hint="please report it with the output of the same command under GPUCHECK_TRACEBACK=1",
+    )
+    return _refuse(fault, arguments)
 
 
 _REPEATABLE = frozenset(("--from", "--gpu", "--riser", "--option"))
@@ -178,7 +193,9 @@ def _root(
 def probe(
     sources: From = None,
     expect_gpus: Expect = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="S", min=0.1, help="Seconds that NVML may take.")] = 10,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=0.1, max=86400, help="Seconds that NVML may take.")
+    ] = 10,
     ipmi: Annotated[bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies (ipmitool, root).")] = False,
     catalog: CatalogFolder = None,
     as_json: Json = False,
@@ -264,7 +281,9 @@ def smoke(
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="N", min=1, help="Samples a step, all devices.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="S", min=1, help="Seconds for all of it.")] = 300,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=1, max=86400, help="Seconds for all of it.")
+    ] = 300,
     if_busy: Annotated[BusyWord, typer.Option("--if-busy", help="Cards that run other processes.")] = BusyWord.fail,
     as_json: Json = False,
     markdown: Markdown = False,
@@ -333,6 +352,37 @@ def explain(
         from gpucheck.render import text
 
         text.explanation(found)
+    return 0
+
+
+@app.command(epilog="Example: gpucheck capture machine.json")
+def capture(
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Where to write it; - is standard output.")] = None,
+    script: Annotated[bool, typer.Option("--script", help="Print a shell script for hosts without Python.")] = False,
+    redact: Annotated[
+        bool, typer.Option("--redact/--no-redact", help="Replace serial numbers, names, addresses.")
+    ] = True,
+    ipmi: Annotated[bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies (ipmitool, root).")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=0.1, max=86400, help="Seconds that NVML may take.")
+    ] = 10,
+    as_json: Json = False,
+    lang: Lang = Language.en,
+) -> int:
+    """Write what probe reads into one file, which probe --from replays anywhere."""
+    if script:
+        from gpucheck.capture_script import script_text
+
+        sys.stdout.write(script_text())
+        return 0
+    if file is None:
+        raise UsageError("no file is named", input="capture", hint="gpucheck capture machine.json")
+    from gpucheck.recording import capture_to
+
+    capture_to(file, redact=redact, ask_ipmi=ipmi, timeout=timeout, force=force)
+    if as_json and file != "-":
+        _print_listing("capture-written", f"Written: {file}.", file=file)
     return 0
 
 

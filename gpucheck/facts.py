@@ -167,13 +167,16 @@ class PciFunction(Fact):
 
     address: Text
     vendor_id: int
-    device_id: int
+    device_id: int | None
+    """None where a listing gives names only."""
+    name: Text | None = None
+    """Name in a listing, where one was read: vendor and product as the list of PCI ids has them."""
     subsystem_vendor_id: int | None = None
     subsystem_device_id: int | None = None
     class_id: int
     """24 bits: class, subclass, programming interface, such as 0x030200 for a 3D controller."""
     parent: Text | None = None
-    """Address of the bridge above; None directly under a root bus."""
+    """Address of the bridge above; None directly under a root bus; ``?`` where the source does not tell."""
     driver: Text | None = None
     driver_read: bool = True
     """False where the source cannot say whether a driver is bound (then ``driver`` is None)."""
@@ -189,9 +192,9 @@ class PciFunction(Fact):
     """Slot number of the hot-plug port (/sys/bus/pci/slots), where the kernel has one."""
 
     @property
-    def pci_id(self) -> str:
+    def pci_id(self) -> str | None:
         """Vendor and device, such as ``10de:1b38``."""
-        return f"{self.vendor_id:04x}:{self.device_id:04x}"
+        return None if self.device_id is None else f"{self.vendor_id:04x}:{self.device_id:04x}"
 
     @property
     def subsystem_id(self) -> str | None:
@@ -253,6 +256,8 @@ class Nvml(Fact):
     nvml_version: Text | None = None
     cuda_version: Text | None = None
     gpus: tuple[NvmlGpu, ...] | None = None
+    complete: bool = True
+    """False where ``gpus`` is an excerpt: a card that is not in it may be listed all the same."""
 
 
 class Driver(Fact):
@@ -315,7 +320,11 @@ class Parts(Fact):
     memory_bytes: int | None = None
     cpu: Cpu | None = None
     pci: tuple[PciFunction, ...] | None = None
+    pci_complete: bool = True
+    """False where ``pci`` is an excerpt: a device that is not in it may be there all the same."""
     nvml: Nvml | None = None
+    topology: Topology | None = None
+    """As a tool printed it; the tree of ``pci`` tells more where it was read."""
     driver: Driver | None = None
     kernel_log: KernelLog | None = None
     gaps: tuple[Gap, ...] = ()
@@ -352,7 +361,7 @@ class Gpu(Fact):
 class Topology(Fact):
     """How far apart each pair of GPUs is. Classes as ``nvidia-smi topo -m`` names them: X itself,
     PIX one bridge, PXB several bridges, PHB the host bridge, NODE one NUMA node, SYS across CPU
-    sockets; ``?`` where it was not read."""
+    sockets, NV# so many NVLinks (only where that tool said so); ``?`` where it was not read."""
 
     addresses: tuple[Text, ...] = ()
     matrix: tuple[tuple[str, ...], ...] = ()

@@ -45,6 +45,13 @@ def read(host: Host, *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -
     return tuple(part if part.origin else part.model_copy(update={"origin": host.name}) for part in parts)
 
 
+def _holds_fru(host: Host) -> bool:
+    """Whether a capture was made with --ipmi: then the answer is there and costs nothing."""
+    from gpucheck.capture import CaptureHost
+
+    return isinstance(host, CaptureHost) and host.holds("ipmitool fru")
+
+
 def gather(sources: Sequence[str], *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -> tuple[Parts, ...]:
     """Read this machine, or every ``--from`` argument.
 
@@ -58,7 +65,9 @@ def gather(sources: Sequence[str], *, timeout: float = NVML_SECONDS, ask_ipmi: b
     parts: list[Parts] = []
     for source in sources:
         opened = open_source(source)
-        parts.extend((opened,) if isinstance(opened, Parts) else read(opened, timeout=timeout))
+        parts.extend(
+            opened if isinstance(opened, tuple) else read(opened, timeout=timeout, ask_ipmi=_holds_fru(opened))
+        )
     return tuple(parts)
 
 
@@ -111,7 +120,8 @@ def judge(machine: Machine, expected: Expected | None, catalog: Catalog) -> Prob
 def _verdict(machine: Machine, findings: Sequence[Finding]) -> ProbeVerdict:
     if any(finding.severity == "error" for finding in findings):
         return "problem"
-    return "unknown" if machine.gpus is None else "ok"
+    hung = machine.nvml is not None and machine.nvml.status == "timed-out"
+    return "unknown" if machine.gpus is None or hung else "ok"
 
 
 def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], verdict: ProbeVerdict) -> str:
@@ -123,6 +133,8 @@ def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], ve
         "errors": len(errors),
         "warnings": len(warnings),
     }
+    if verdict == "unknown" and machine.gpus is not None:
+        return say("{model}: NVML did not answer in time, so nobody can say whether its GPUs work.", **fields)
     if verdict == "unknown":
         return say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", **fields)
     if machine.gpus is None:

@@ -14,8 +14,8 @@ from gpucheck.facts import KernelLog, Parts
 from gpucheck.host import Host, LiveHost
 
 FORMS = (
-    "a gpucheck capture (JSON), an archive or folder with sys and proc, the text of dmidecode, "
-    "a raw SMBIOS table, a kernel log, the text of 'ipmitool fru'"
+    "a gpucheck capture (JSON), an archive or folder with sys and proc, the text of dmidecode, lspci, nvidia-smi, "
+    "lscpu or 'ipmitool fru', a raw SMBIOS table, a kernel log, nvidia-bug-report.log"
 )
 READ_LIMIT = 256 << 20
 """Most bytes of one dump."""
@@ -23,7 +23,7 @@ READ_LIMIT = 256 << 20
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
-def open_source(path: str) -> Host | Parts:
+def open_source(path: str) -> Host | tuple[Parts, ...]:
     """Open one ``--from`` argument: a host to read, or the parts that a dump holds.
 
     Args:
@@ -74,28 +74,39 @@ def _folder(place: Path) -> Host:
     )
 
 
-def recognise(name: str, data: bytes) -> Host | Parts:
+def recognise(name: str, data: bytes) -> Host | tuple[Parts, ...]:
     """Tell the form from the content and parse it."""
+    from gpucheck import dumps
+    from gpucheck.dumps import bug_report
     from gpucheck.readers import kernel_log, psu, smbios
 
     if not data.strip():
         raise InputError("it is empty", input=name, hint="make the dump again")
     if capture.looks_like_archive(data):
         return capture.from_archive(name, data)
-    data = capture.unpack(name, data)
+    try:
+        data = capture.unpack(name, data)
+    except InputError:
+        # The script that writes bug reports appends one gzip member after the other: a cut end loses little.
+        unpacked = bug_report.unpack(data, READ_LIMIT)
+        if not bug_report.looks_like(unpacked[:5000].decode("utf-8", "replace")):
+            raise
+        data = unpacked
     if smbios.looks_like_table(data):
-        return _smbios(name, lambda: smbios.parse_table(data, None))
+        return (_smbios(name, lambda: smbios.parse_table(data, None)),)
     text = _decoded(data)
     if text is not None:
         if text.lstrip().startswith("{"):
             return capture.parse_json(name, text.encode())
+        if (found := dumps.recognise(text)) is not None:
+            return tuple(parts.model_copy(update={"origin": name}) for parts in found)
         if smbios.looks_like_dmidecode(text):
-            return _smbios(name, lambda: smbios.parse_text(text))
+            return (_smbios(name, lambda: smbios.parse_text(text)),)
         if psu.looks_like_ipmi_fru(text):
-            return Parts(origin=name, psus=psu.from_ipmi_fru(text))
+            return (Parts(origin=name, psus=psu.from_ipmi_fru(text)),)
         if kernel_log.looks_like_kernel_log(text):
             log: KernelLog = kernel_log.parse(text, "file")
-            return Parts(origin=name, kernel_log=log)
+            return (Parts(origin=name, kernel_log=log),)
     raise InputError("in no form that gpucheck knows", input=name, hint=f"known forms: {FORMS}")
 
 

@@ -24,7 +24,6 @@ from gpucheck.assemble import assemble
 from gpucheck.catalog import Catalog, load
 from gpucheck.cli import run
 from gpucheck.errors import GpucheckError
-from gpucheck.facts import Parts
 from gpucheck.probing import Probe, judge, probe, read
 
 MACHINES = Path(__file__).parent / "machines"
@@ -237,8 +236,8 @@ def test_an_archive_of_two_machines(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["advise", "--model", "R730", "--gpu", "P40", "--cpus", "9"], "--cpus 9"),
         (["advise", "--model", "R730", "--gpu", "P40", "--gpu", "T4", "--count", "2"], "--count 2"),
         (["advise", "--model", "R730", "--gpu", "P40", "--input-voltage", "5"], "--input-voltage"),
-        (["advise", "--model", "R730", "--gpu", "P40", "--catalog", "/nonexistent"], "/nonexistent"),
-        (["advise", "--from", "/nonexistent", "--gpu", "P40"], "/nonexistent"),
+        (["advise", "--model", "R730", "--gpu", "P40", "--catalog", "/no/such/place"], "/no/such/place"),
+        (["advise", "--from", "/no/such/place", "--gpu", "P40"], "/no/such/place"),
         (
             ["advise", "--from", str(MACHINES / "wsl-one-rtx-3060" / "capture.json"), "--gpu", "P40"],
             "not in the catalog",
@@ -391,7 +390,7 @@ def _judged(data: bytes, catalog: Catalog) -> Probe | None:
     """The probe's document for any bytes; None where they were refused. Nothing else may be raised."""
     try:
         opened = sources.recognise("input", data)
-        parts = (opened,) if isinstance(opened, Parts) else read(opened)
+        parts = opened if isinstance(opened, tuple) else read(opened)
         return judge(assemble(parts, catalog), None, catalog)
     except GpucheckError:
         return None

@@ -514,9 +514,6 @@ def advise_any(requests: Sequence[Request]) -> Advice:
     advices = [(request, advise(request)) for request in requests]
     if len(advices) == 1:
         return advices[0][1]
-    answers = {(request.server.id, advice.verdict, advice.max_count) for request, advice in advices}
-    if len(answers) == 1:  # cards of one name that differ in nothing that matters here
-        return advices[0][1]
     weakest = min(
         advices, key=lambda pair: (_VERDICT_ORDER[pair[1].verdict], pair[1].max_count or 0, pair[0].server.id)
     )

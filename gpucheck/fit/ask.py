@@ -149,10 +149,17 @@ def _request(
             say("a {model} has {count} CPU sockets", model=server.model, count=server.sockets.count),
             input=f"--cpus {asked.cpus}",
         )
-    options = dict(
-        [resolve_option(server, text, riser=True) for text in asked.risers]
-        + [resolve_option(server, text, riser=False) for text in asked.options]
-    )
+    options: dict[str, str] = {}
+    stated = [(text, True) for text in asked.risers] + [(text, False) for text in asked.options]
+    for text, riser in stated:
+        key, choice = resolve_option(server, text, riser=riser)
+        if options.setdefault(key, choice) != choice:
+            raise UsageError(f"it was {options[key]} before", input=text, hint="state each riser and option once")
+    if psus is not None and server.power.bays is not None and psus.count > server.power.bays:
+        raise UsageError(
+            say("a {model} has {bays} bays for power supplies", model=server.model, bays=server.power.bays),
+            input=f"--psu {asked.psu}",
+        )
     request = Request(
         server=server,
         orders=orders,
@@ -186,16 +193,17 @@ def with_found(request: Request, machine: Machine) -> Request:
 def _occupied(server: Server, machine: Machine) -> frozenset[str]:
     """Catalog ids of the slots in which something stands, as the firmware lists it."""
     in_use = {slot.designation for slot in machine.slots or () if slot.in_use}
+    in_use |= {gpu.slot for gpu in machine.gpus or () if gpu.slot is not None}
     return frozenset(row.id for row in server.slots if in_use & set(row.smbios or (row.id,)))
 
 
 def _psus_found(psus: Sequence[Psu] | None) -> PsuPlan | None:
-    """Supplies that are there and have mains, where all are of one known rating."""
+    """Supplies that are there and have mains, each counted as the smallest; None where a rating is not known."""
     live = [psu for psu in psus or () if psu.present is not False and psu.plugged is not False]
-    watts = {psu.watts for psu in live}
-    if len(watts) != 1 or (rating := watts.pop()) is None:
+    watts = [psu.watts for psu in live if psu.watts is not None]
+    if not watts or len(watts) < len(live):
         return None
-    return PsuPlan(len(live), rating)
+    return PsuPlan(len(live), min(watts))
 
 
 def recognised(server: Server, machine: Machine) -> dict[str, str]:

@@ -78,7 +78,12 @@ def _displaced(case: Case) -> Iterator[Ruling]:
     slots = sorted({slot for place in case.placement.seats for slot in place.displaces})
     if slots:
         text = say("Something stands in slot {slots} now: it must be taken out or moved.", slots=listed(slots))
-        held = Condition(text=say("what stands in slot {slots} now can be taken out or moved", slots=listed(slots)))
+        held = Condition(
+            text=say(
+                "what stands in slot {slots} now can be taken out or moved; what stays in is not in the sum of watts",
+                slots=listed(slots),
+            )
+        )
         yield Ruling(check_of("slot", "change", text), conditions=(held,))
 
 

@@ -66,6 +66,9 @@ def support(case: Case) -> Iterator[Ruling]:
     gpu = case.server.gpu
     if gpu.official == "none":
         yield _statement(case, gpu.official_note or "The vendor supports no GPU in this model.", gpu.official_src)
+    elif gpu.official_note is not None:
+        said = Condition(text=gpu.official_note, sources=case.cite(gpu.official_src))
+        yield Ruling(check_of("support", "unknown", said.text, said.sources), conditions=(said,))
     for limit in gpu.limits:
         meant = [order for order in case.request.orders if applies(limit, order.wanted, case.build)]
         if meant:

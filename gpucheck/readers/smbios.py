@@ -467,6 +467,8 @@ def parse_text(text: str) -> Parts:
         if "No SMBIOS nor DMI entry point" in text:
             return _nothing("not-supported", say("dmidecode found no SMBIOS on that machine."))
         raise ValueError("no dmidecode record in the text")
+    if sum(record.kind == 1 for record in records) > 1:
+        raise ValueError("more than one dump is in it: give one machine at a time")
     broken = _BROKEN.search(text)
     problem = say("dmidecode said: {words}.", words=broken.group()) if broken else None
     return _facts(records, whole=any(record.kind == 127 for record in records), problem=problem)

@@ -92,7 +92,8 @@ def _log_signs(machine: Machine) -> Iterator[tuple[str, Sign]]:
         xid = re.search(_XID_79, line)
         if xid is not None:
             yield pci_address(xid[1]) or "machine", Sign("xid", evidence)
-        elif "fallen off the bus" in line:
+        elif "fallen off the bus" in line and re.search(r"NVRM|nvidia|amdgpu|GPU", line):
+            # Other drivers write the same of their devices.
             kind = "probe" if "not responding" in line else "text"
             yield address_near(log, number, before=3, after=0) or "machine", Sign(kind, evidence)
 
@@ -117,6 +118,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         gpu = gpus.get(address)
         evidence = list(dict.fromkeys(sign.evidence for sign in heard))
         again = gpu is not None and answers_again(gpu)
+        # Nobody says which card it was, and every card that is known answers.
+        past = address == "machine" and bool(gpus) and all(map(answers_again, gpus.values()))
         if gpu is not None and again:
             message = say("{card} fell off the bus earlier in this boot and answers again.", card=label(gpu))
         elif doubtful:
@@ -134,7 +137,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         confidence: Confidence = "possible" if doubtful else "certain"
         yield finding(
             "gpu-fell-off-bus",
-            "warning" if again else "error",
+            "warning" if again or past else "error",
             address,
             message,
             # A driver repeats itself: the first signs and the last say it all.

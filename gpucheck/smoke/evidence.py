@@ -51,6 +51,8 @@ class Sample(Protocol):
     @property
     def address(self) -> str | None: ...
     @property
+    def seconds(self) -> float: ...
+    @property
     def memory_used_bytes(self) -> int | None: ...
     @property
     def utilization_percent(self) -> int | None: ...
@@ -68,12 +70,15 @@ class Outcome:
         ending: ``done``; ``failed`` by an exception that it reported; ``died`` without a word;
             ``stuck`` when heartbeats stopped; ``late`` when the whole time was used up.
         returncode: As subprocess gives it: negative for a signal; None when it could not be ended.
+        started: ``time.monotonic()`` just before the worker was started.
+        seconds: From then until it was gone.
         limit_seconds: The limit that was broken, for ``stuck`` and ``late``.
         left_behind: It, or a process that it started, could not be ended or outlived it.
     """
 
     ending: Literal["done", "failed", "died", "stuck", "late"] = "died"
     pid: int = 0
+    started: float = 0.0
     returncode: int | None = None
     phase: str = "start"
     device: str | None = None
@@ -85,6 +90,11 @@ class Outcome:
     seconds: float = 0.0
     limit_seconds: float | None = None
     left_behind: bool = False
+
+    @property
+    def ended(self) -> float:
+        """``time.monotonic()`` when the worker was gone."""
+        return self.started + self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +156,9 @@ def _weigh(
     for entry in result["devices"]:
         replica = replicas.get(entry["device"], {})
         address, name = identities.get(entry["device"], (None, None))
-        nvml = _nvml_evidence(address, samples or (), outcome.pid) if on_gpu else None
+        nvml = _nvml_evidence(address, samples or (), outcome) if on_gpu else None
         doubts = _doubts(plan, entry["device"], replica, nvml)
-        unknown = _unknown(address, replica, nvml) if on_gpu else ()
+        unknown = _unknown(plan, address, replica, nvml) if on_gpu else ()
         device = SmokeDevice(
             device=entry["device"],
             address=address,
@@ -197,7 +207,7 @@ def _weigh(
     verdict: Verdict = "fail" if failed else "not-run" if unproven else "pass"
     return Judgement(
         verdict=verdict,
-        headline=_headline(verdict, on_gpu, used, len(result["devices"]), unproven, scaling),
+        headline=_headline(verdict, on_gpu, devices, unproven, scaling),
         proves_gpu=on_gpu and verdict == "pass",
         devices=tuple(devices),
         numerics=numerics,
@@ -220,11 +230,34 @@ def _unmet(findings: Sequence[Finding], used: int, expected: int) -> list[Findin
 def _headline(
     verdict: Verdict,
     on_gpu: bool,
-    used: int,
-    listed: int,
+    devices: Sequence[SmokeDevice],
     unproven: Sequence[SmokeDevice],
     scaling: Scaling | None,
 ) -> str:
+    headline = _result(verdict, on_gpu, devices, unproven, scaling)
+    unread = sum("busy" in device.evidence.unknown for device in devices)
+    if not unread:
+        return headline
+    return say(
+        plural(
+            unread,
+            "{headline} Whether other processes use a card could not be read.",
+            "{headline} Whether other processes use {n} of the cards could not be read.",
+        ),
+        headline=headline,
+        n=unread,
+    )
+
+
+def _result(
+    verdict: Verdict,
+    on_gpu: bool,
+    devices: Sequence[SmokeDevice],
+    unproven: Sequence[SmokeDevice],
+    scaling: Scaling | None,
+) -> str:
+    used = sum(device.used for device in devices)
+    listed = sum(device.device is not None for device in devices)
     if not on_gpu:
         if verdict == "pass":
             return say(
@@ -274,44 +307,56 @@ def _doubts(plan: Train, device: str, replica: Mapping[str, Any], nvml: NvmlEvid
     steps, samples = replica.get("steps", 0), replica.get("samples", 0)
     found = []
     if steps < plan.job.steps:
-        found.append(("training", say("{n} of {steps} steps ran on it", n=steps, steps=plan.job.steps)))
+        found.append((say("training"), say("{n} of {steps} steps ran on it", n=steps, steps=plan.job.steps)))
     if not samples:
-        found.append(("training", say("it got no samples")))
+        found.append((say("training"), say("it got no samples")))
     for what in ("variables_on", "inputs_on"):
         if replica.get(what, device) != device:
             found.append((what, say("{other} instead of {device}", other=replica[what], device=device)))
     if strays := {other: count for other, count in (replica.get("computed_on") or {}).items() if other != device}:
-        found.append(("placement", ", ".join(f"{other}: {count}" for other, count in strays.items())))
+        found.append((say("placement"), ", ".join(f"{other}: {count}" for other, count in strays.items())))
     if nvml is not None:
         grown = nvml.memory_growth_bytes
         if grown is not None and grown < LEAST_GROWTH_BYTES:
-            found.append(("NVML memory", say("grew by {n} bytes during the training", n=grown)))
+            found.append((say("NVML memory"), say("grew by {n} bytes during the training", n=grown)))
         if nvml.busy_percent == 0:
-            found.append(("NVML utilisation", say("0 % in every sample")))
+            found.append((say("NVML utilisation"), say("0 % in every sample")))
     return tuple(Evidence(source=source, text=text) for source, text in found)
 
 
-def _nvml_evidence(address: str | None, samples: Sequence[Sample], pid: int) -> NvmlEvidence:
-    """Reduce the samples of one card. The first is from before the training, the last from after."""
+def _nvml_evidence(address: str | None, samples: Sequence[Sample], outcome: Outcome) -> NvmlEvidence:
+    """Reduce the samples of one card. What was seen counts; what was not seen counts only where the
+    watch looked before the training, and went on until after it."""
     own = [sample for sample in samples if address is not None and sample.address == address]
-    memory = [sample.memory_used_bytes for sample in own if sample.memory_used_bytes is not None]
-    busy = [sample.utilization_percent for sample in own if sample.utilization_percent is not None]
+    memory = [(sample.seconds, sample.memory_used_bytes) for sample in own if sample.memory_used_bytes is not None]
+    before = [used for seconds, used in memory if seconds <= outcome.started]
+    after = [used for seconds, used in memory if seconds >= outcome.ended]
+    growth = max(used for _, used in memory) - before[-1] if before else None
+    if growth is not None and growth < LEAST_GROWTH_BYTES and not after:
+        growth = None
+    busy = max((sample.utilization_percent for sample in own if sample.utilization_percent is not None), default=None)
+    if busy == 0 and not (before and after):
+        busy = None
     energy = [sample.energy_joules for sample in own if sample.energy_joules is not None]
     pids = [sample.pids for sample in own if sample.pids is not None]
     return NvmlEvidence(
         # A list without our number shows nothing: a container's numbers are not the host's.
-        process_seen=True if any(pid in seen for seen in pids) else None,
-        memory_growth_bytes=max(memory) - memory[0] if len(memory) > 2 else None,
-        memory_left_bytes=memory[-1] - memory[0] if len(memory) > 2 else None,
-        busy_percent=max(busy) if len(busy) > 2 else None,
+        process_seen=True if any(outcome.pid in seen for seen in pids) else None,
+        memory_growth_bytes=growth,
+        memory_left_bytes=after[-1] - before[-1] if before and after else None,
+        busy_percent=busy,
         energy_joules=energy[-1] - energy[0] if len(energy) > 1 else None,
     )
 
 
-def _unknown(address: str | None, replica: Mapping[str, Any], nvml: NvmlEvidence | None) -> tuple[str, ...]:
+def _unknown(
+    plan: Train, address: str | None, replica: Mapping[str, Any], nvml: NvmlEvidence | None
+) -> tuple[str, ...]:
     names = []
     if address is None:
         names.append("address")
+    if address not in {card.address for card in plan.cards if card.processes is not None}:
+        names.append("busy")
     if not replica.get("computed_on"):
         names.append("computed_on")
     if nvml is not None:
@@ -384,7 +429,7 @@ def _aftermath(outcome: Outcome, samples: Sequence[Sample]) -> list[Finding]:
     """What the training left on the machine."""
     found = []
     for address in sorted({sample.address for sample in samples if sample.address is not None}):
-        left = _nvml_evidence(address, samples, outcome.pid).memory_left_bytes
+        left = _nvml_evidence(address, samples, outcome).memory_left_bytes
         if left is not None and left > MOST_LEFT_BYTES:
             found.append(
                 finding(
@@ -396,13 +441,13 @@ def _aftermath(outcome: Outcome, samples: Sequence[Sample]) -> list[Finding]:
                         mib=left >> 20,
                         address=address,
                     ),
-                    evidence=(Evidence(source="NVML memory", text=f"{left} bytes"),),
+                    evidence=(Evidence(source=say("NVML memory"), text=say("{n} bytes", n=left)),),
                     remedy=(say("Look for processes that hold the card (nvidia-smi); a reset frees the rest."),),
                 )
             )
-    last = {sample.address: sample.pids or () for sample in samples}
+    last = {sample.address: sample.pids or () for sample in samples if sample.seconds >= outcome.ended}
     holders = tuple(
-        Evidence(source="NVML processes", text=f"{address}: {outcome.pid}")
+        Evidence(source=say("NVML processes"), text=f"{address}: {outcome.pid}")
         for address, pids in last.items()
         if outcome.pid in pids
     )
@@ -437,7 +482,7 @@ def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> lis
                     "The device {subject} computes another result than the CPU, even by itself.",
                     subject=_called(device),
                 ),
-                evidence=(_number("difference after one update", device.evidence.alone_difference),),
+                evidence=(_number(say("difference after one update"), device.evidence.alone_difference),),
                 remedy=(say("Test the card in another slot; check memory errors, heat and power."),),
             )
         )
@@ -449,8 +494,8 @@ def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> lis
                 "machine",
                 say("The training differs from the single-device training of the same batches."),
                 evidence=(
-                    _number("largest difference of a parameter", numerics.max_param_difference),
-                    _number("tolerance", numerics.tolerance),
+                    _number(say("largest difference of a parameter"), numerics.max_param_difference),
+                    _number(say("tolerance"), numerics.tolerance),
                 ),
                 remedy=(say("Each device is right by itself: look at the way between them (NCCL_P2P_DISABLE=1)."),),
             )
@@ -462,7 +507,7 @@ def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> lis
                 "error",
                 _called(max(devices, key=lambda device: device.evidence.param_difference or 0.0)),
                 say("The replicas ended with different parameters."),
-                evidence=(_number("largest difference between replicas", numerics.replica_spread),),
+                evidence=(_number(say("largest difference between replicas"), numerics.replica_spread),),
                 remedy=(say("Look at the way between the cards: set NCCL_P2P_DISABLE=1 and compare."),),
             )
         )
@@ -473,7 +518,7 @@ def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> lis
                 "error",
                 "machine",
                 say("The parameters hardly moved, so that their agreement proves nothing."),
-                evidence=(_number("largest change of a parameter", numerics.max_param_change),),
+                evidence=(_number(say("largest change of a parameter"), numerics.max_param_change),),
             )
         )
     return found
@@ -484,7 +529,7 @@ def _within(value: float | None, limit: float) -> bool:
 
 
 def _number(source: str, value: float | None) -> Evidence:
-    return Evidence(source=source, text="not a number" if value is None else f"{value:.3g}")
+    return Evidence(source=source, text=say("not a number") if value is None else f"{value:.3g}")
 
 
 def _scaling(result: Mapping[str, Any], devices: Sequence[SmokeDevice]) -> Scaling | None:
@@ -523,8 +568,8 @@ def _slow(devices: Sequence[SmokeDevice]) -> list[Finding]:
                             share=100 * speed / usual,
                         ),
                         evidence=(
-                            Evidence(source="speed alone", text=f"{speed:.0f} samples/s"),
-                            Evidence(source="speed of its twins", text=f"{usual:.0f} samples/s"),
+                            Evidence(source=say("speed alone"), text=say("{speed:.0f} samples/s", speed=speed)),
+                            Evidence(source=say("speed of its twins"), text=say("{speed:.0f} samples/s", speed=usual)),
                         ),
                         remedy=(say("Look at temperature, power limit and link width of this card under load."),),
                     )
@@ -597,15 +642,11 @@ def _not_done(
             "error",
             _subject(outcome),
             say(
-                "The training made no progress for {limit:g} s {where}.",
+                "The training made no progress for {limit:g} s. {at_work}"
+                if outcome.ending == "stuck"
+                else "The training was not done within {limit:g} s. {at_work}",
                 limit=outcome.limit_seconds,
-                where=_where(outcome),
-            )
-            if outcome.ending == "stuck"
-            else say(
-                "The training was not done within {limit:g} s; it was {where}.",
-                limit=outcome.limit_seconds,
-                where=_where(outcome),
+                at_work=_at_work(outcome),
             ),
             evidence=_telling(outcome.stderr),
             remedy=_after_hang(outcome),
@@ -640,28 +681,29 @@ def _subject(outcome: Outcome) -> str:
     return address
 
 
-def _where(outcome: Outcome) -> str:
+def _at_work(outcome: Outcome) -> str:
+    """What the worker was doing last, as a sentence of its own."""
     match outcome.phase:
         case "start" | "import":
-            return say("while TensorFlow was loaded")
+            return say("TensorFlow was being loaded.")
         case "devices":
-            return say("while TensorFlow looked for devices")
+            return say("TensorFlow was looking for devices.")
         case "alone":
-            return say("while {device} ran by itself", device=outcome.device)
+            return say("{device} was running by itself.", device=outcome.device)
         case "train":
-            return say("in step {step} of the training", step=outcome.step)
+            return say("Step {step} of the training was running.", step=outcome.step)
         case "compare":
-            return say("in the single-device training")
+            return say("The single-device training was running.")
         case _:
-            return say("while the speed of all devices was measured")
+            return say("The speed of all devices was being measured.")
 
 
 def _death(outcome: Outcome) -> str:
-    where = _where(outcome)
+    at_work = _at_work(outcome)
     if outcome.failure is not None:
         return say(
-            "The training process failed {where}: {kind}: {message}",
-            where=where,
+            "The training process failed. {at_work} {kind}: {message}",
+            at_work=at_work,
             kind=outcome.failure["kind"],
             message=_gist(outcome.failure["message"]),
         )
@@ -670,8 +712,8 @@ def _death(outcome: Outcome) -> str:
             name = signal.Signals(-outcome.returncode).name
         except ValueError:
             name = str(-outcome.returncode)
-        return say("The training process was ended by {name} {where}.", name=name, where=where)
-    return say("The training process ended with code {code} {where}.", code=outcome.returncode, where=where)
+        return say("The training process was ended by {name}. {at_work}", name=name, at_work=at_work)
+    return say("The training process ended with code {code}. {at_work}", code=outcome.returncode, at_work=at_work)
 
 
 def _gist(message: str) -> str:
@@ -701,4 +743,4 @@ def _telling(stderr: Sequence[str]) -> tuple[Evidence, ...]:
     """The lines of the log that speak of a GPU or an error, else its last lines."""
     lines = [line for line in stderr if line.strip()]
     chosen = [line for line in lines if _TELLING.search(line)][-5:] or lines[-3:]
-    return tuple(Evidence(source="standard error of the training", text=line) for line in chosen)
+    return tuple(Evidence(source=say("standard error of the training"), text=line) for line in chosen)

@@ -14,7 +14,7 @@ from gpucheck.smoke.report import Verdict
 from gpucheck.text import plural, say
 
 if TYPE_CHECKING:
-    from gpucheck.facts import Machine
+    from gpucheck.facts import Machine, Nvml
 
 MOST_LOGICAL = 64
 GPU_WIDTH, GPU_LOAD_BATCH, GPU_LOAD_SECONDS = 64, 2048, 2.0
@@ -133,17 +133,19 @@ def decide(
     request: DeviceRequest,
     cards: tuple[Card, ...] | None,
     *,
+    nvml: Nvml | None = None,
     environ: Mapping[str, str],
     steps: int,
     global_batch: int | None = None,
     expect_gpus: int | None = None,
     if_busy: Literal["fail", "skip", "wait"] = "fail",
 ) -> Train | DoNotTrain:
-    """Choose the devices.
+    """Choose the devices. ``nvml`` says why the processes of a card were not read.
 
     ``auto`` takes logical CPU devices only where PCI shows no GPU at all: a card with a dead driver
     is trained for, and fails, and an unreadable bus is not an empty one. ``wait`` counts as
-    ``fail`` here: waiting is the caller's.
+    ``fail`` here: waiting is the caller's. Where NVML hung before it named a card's processes,
+    nothing is trained; a driver that cannot name them is no such sign, and the report says so.
     """
     replicas = request.count or len(cards or ()) or 1
     if global_batch is not None and global_batch < replicas:
@@ -168,6 +170,8 @@ def decide(
                 "not-run",
                 say("Nothing was trained: whether there is a GPU could not be read. Ask for gpu or cpu:N."),
             )
+        if nvml is not None and nvml.status == "timed-out":
+            return _hung(nvml, ())
         return Train(_gpu_job(1, steps, global_batch), environment=_IN_PCI_ORDER)
     if not cards:
         if request.kind == "auto" and not expect_gpus:
@@ -183,6 +187,9 @@ def decide(
             cards,
             (_hidden(environ, cards),),
         )
+    unread = any(card.processes is None for card in wanted if card.vendor == "nvidia")
+    if unread and nvml is not None and nvml.status == "timed-out":
+        return _hung(nvml, cards)
     busy = [card for card in wanted if card.processes]
     if busy and (if_busy != "skip" or len(busy) == len(wanted) or not all(card.uuid for card in wanted)):
         return DoNotTrain(
@@ -254,12 +261,25 @@ def _hidden(environ: Mapping[str, str], cards: tuple[Card, ...]) -> Finding:
         ),
         evidence=(
             Evidence(
-                source="environment",
+                source=say("environment"),
                 text=f"CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', '')}",
             ),
         ),
         remedy=(say("Unset CUDA_VISIBLE_DEVICES, or ask the scheduler for a GPU."),),
     )
+
+
+def _hung(nvml: Nvml, cards: tuple[Card, ...]) -> DoNotTrain:
+    message = say("Nothing was trained: NVML hung, so whether a card runs somebody else's process is unknown.")
+    hang = finding(
+        "nvml-timeout",
+        "error",
+        "machine",
+        message,
+        evidence=(Evidence(source=nvml.call or "NVML", text=nvml.message or say("No answer before the deadline")),),
+        remedy=(say("Run gpucheck probe with more time (--timeout); if it hangs again, reboot."),),
+    )
+    return DoNotTrain("not-run", message, cards, (hang,))
 
 
 def _busy(card: Card, severity: Severity) -> Finding:

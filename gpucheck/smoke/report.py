@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from gpucheck.findings import Document, Finding
+from gpucheck.findings import Document, Finding, Printed
 from gpucheck.text import Text
 
 Verdict = Literal["pass", "fail", "not-run"]
@@ -21,11 +21,12 @@ class NvmlEvidence(Document):
     """The training's process was on the card's list. None also where NVML numbers processes in
     another process namespace, as from inside a container."""
     memory_growth_bytes: int | None = None
-    """Most memory in use during the training over that in use before."""
+    """Most memory in use during the training over that in use before. None where the card was not
+    sampled before the training began, or none was seen and the watch ended early."""
     memory_left_bytes: int | None = None
-    """Memory in use after the end over that in use before."""
+    """Memory in use after the end over that in use before. None without a sample of either."""
     busy_percent: int | None = None
-    """Highest utilisation that was sampled."""
+    """Highest utilisation that was sampled. None also for a 0 of a watch that ended early."""
     energy_joules: float | None = None
     """From the first to the last sample. An idle card takes energy too: this is a record, no proof."""
 
@@ -105,18 +106,11 @@ class TensorFlowBuild(Document):
     """Machine code in the package, such as ``sm_70``."""
 
 
-class SmokeReport(Document):
-    """Result of a training. Dump it ``by_alias``: the key is ``schema``."""
-
-    model_config = ConfigDict(populate_by_name=True)
+class SmokeReport(Printed):
+    """Result of a training."""
 
     schema_: Literal["gpucheck/smoke/1"] = Field(default="gpucheck/smoke/1", alias="schema")
-    gpucheck: str
-    """Version."""
-    time: str
-    headline: str
     verdict: Verdict
-    exit_code: int
     proves_gpu: bool
     """True only for a training on GPUs that passed."""
     devices: tuple[SmokeDevice, ...] = ()

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -32,6 +31,7 @@ from gpucheck.smoke.report import EXIT_CODES, SmokeReport
 
 if TYPE_CHECKING:
     from gpucheck.facts import Machine
+    from gpucheck.readers.nvml_watch import Watch
 
 Progress = Callable[[int, int, str], None]
 """Called with step, steps and phase: ``import``, ``devices``, ``alone``, ``train``, ``compare``,
@@ -42,6 +42,8 @@ TIMEOUT = 300.0
 QUIET_SECONDS = 60.0
 POLL_SECONDS = 5.0
 END_SECONDS = 5.0
+READY_SECONDS = 10.0
+"""For a first look at every card. What is missing then is unknown, and the training starts all the same."""
 SETTLE_SECONDS = 1.0
 """The driver takes a moment to free what an ended process held."""
 STDERR_LINES = 4000
@@ -103,6 +105,7 @@ def smoke(
         return planning.decide(
             request,
             planning.cards_of(machine) if machine is not None else None,
+            nvml=machine.nvml if machine is not None else None,
             environ=environ,
             steps=steps,
             global_batch=global_batch,
@@ -127,40 +130,34 @@ def smoke(
     if isinstance(plan, DoNotTrain):
         devices = tuple(not_listed(card) for card in plan.cards)
         return _report(Judgement(plan.verdict, plan.headline, devices=devices, findings=plan.findings))
-    stop_watch = _watch() if plan.job.kind == "gpu" else None
+    watch = _watch() if plan.job.kind == "gpu" else None
     samples: Sequence[Sample] | None = None
     try:
+        if watch is not None:
+            watch.start()
+            watch.wait_ready(READY_SECONDS)
         outcome = train(
             plan.job,
             environ={**environ, **dict(plan.environment)},
             limits=Limits(timeout, min(timeout, QUIET_SECONDS)),
             progress=progress,
         )
+        if watch is not None:
+            time.sleep(SETTLE_SECONDS)
     finally:
-        if stop_watch is not None:
-            samples = stop_watch()
+        if watch is not None:
+            samples = watch.stop()
     return _report(judge(plan, outcome, samples, expect_gpus), steps, outcome.seconds)
 
 
-def _watch() -> Callable[[], Sequence[Sample]]:
-    """Start to sample all cards; the function returned waits for them to settle and stops."""
+def _watch() -> Watch:
     from gpucheck.readers.nvml_watch import Watch
 
-    watch = Watch()
-    watch.start()
-    watch.wait_ready(timeout=10)
-
-    def stop() -> Sequence[Sample]:
-        time.sleep(SETTLE_SECONDS)
-        return watch.stop(timeout=2)
-
-    return stop
+    return Watch()
 
 
 def _report(judgement: Judgement, steps: int | None = None, seconds: float | None = None) -> SmokeReport:
     return SmokeReport(
-        gpucheck=gpucheck.__version__,
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
         headline=judgement.headline,
         verdict=judgement.verdict,
         exit_code=EXIT_CODES[judgement.verdict],
@@ -213,7 +210,7 @@ def train(
     ]
     for reader in readers:
         reader.start()
-    outcome = Outcome(pid=process.pid)
+    outcome = Outcome(pid=process.pid, started=started)
     try:
         _follow(outcome, messages, started, limits, job.steps, progress)
         if outcome.ending not in ("stuck", "late"):

@@ -33,6 +33,7 @@ COMMANDS = (
     ["advise"],
     ["smoke"],
     ["explain"],
+    ["capture"],
     ["catalog", "list"],
     ["catalog", "show"],
     ["catalog", "validate"],
@@ -261,7 +262,7 @@ def test_examples_in_the_help_are_understood(capsys: pytest.CaptureFixture[str])
     examples = re.findall(r'epilog="Example: gpucheck ([^"]+)"', text)
     assert len(examples) == len(COMMANDS)
     for example in examples:
-        if not example.startswith(("probe", "smoke", "catalog validate")):
+        if not example.startswith(("probe", "smoke", "capture", "catalog validate")):
             assert run(example.split()) in (0, 1), example
     capsys.readouterr()
 

@@ -86,7 +86,7 @@ def psu(watts: int | None = 1100, present: bool | None = True, plugged: bool | N
         ((psu(), psu(plugged=False)), PsuPlan(1, 1100)),
         ((psu(), psu(present=False, plugged=None)), PsuPlan(1, 1100)),
         ((psu(), psu(plugged=None)), PsuPlan(2, 1100)),
-        ((psu(), psu(watts=750)), None),
+        ((psu(), psu(watts=750)), PsuPlan(2, 750)),
         ((psu(watts=None), psu(watts=None)), None),
         ((), None),
         (None, None),

@@ -72,7 +72,7 @@ class Raises(worker.Training):
 
 class ProcessLeft(worker.Training):
     def together(self) -> Any:
-        subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         return super().together()
 
 

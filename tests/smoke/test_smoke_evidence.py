@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,15 +13,17 @@ from gpucheck.smoke.job import Job
 from gpucheck.smoke.plan import Card, Train
 
 FIRST, SECOND = "0000:04:00.0", "0000:82:00.0"
-CARDS = (Card(FIRST, "nvidia"), Card(SECOND, "nvidia"))
+CARDS = (Card(FIRST, "nvidia", processes=()), Card(SECOND, "nvidia", processes=()))
 PLAN = Train(Job("gpu", 2), cards=CARDS)
 PID = 4711
+STARTED, SECONDS = 1000.0, 10.0
 MIB = 1 << 20
 
 
 @dataclass
 class Sample:
     address: str | None
+    seconds: float
     memory_used_bytes: int | None
     utilization_percent: int | None
     energy_joules: float | None
@@ -31,10 +33,10 @@ class Sample:
 def watched(address: str, *, busy: int | None = 90, pids: Any = (PID,), left: int = 0, peak: int = 900):
     """Before, twice during, after."""
     return [
-        Sample(address, 10 * MIB, busy and 0, 100.0, pids and ()),
-        Sample(address, peak * MIB, busy, 150.0, pids),
-        Sample(address, peak * MIB, busy, 200.0, pids),
-        Sample(address, (10 + left) * MIB, busy and 0, 220.0, pids and ()),
+        Sample(address, STARTED - 1, 10 * MIB, busy and 0, 100.0, pids and ()),
+        Sample(address, STARTED + 5, peak * MIB, busy, 150.0, pids),
+        Sample(address, STARTED + 6, peak * MIB, busy, 200.0, pids),
+        Sample(address, STARTED + SECONDS + 1, (10 + left) * MIB, busy and 0, 220.0, pids and ()),
     ]
 
 
@@ -77,6 +79,7 @@ def good() -> dict[str, Any]:
 def weigh(result=None, samples=SEEN, *, plan=PLAN, expect_gpus=None, **outcome):
     build = {"version": "2.21.0", "cuda": True, "rocm": False, "compute_capabilities": ["sm_60"]}
     defaults: dict[str, Any] = {"ending": "done", "pid": PID, "returncode": 0, "build": build}
+    defaults |= {"started": STARTED, "seconds": SECONDS}
     return judge(plan, Outcome(**{**defaults, "result": result, **outcome}), samples, expect_gpus)
 
 
@@ -139,6 +142,39 @@ def test_a_card_that_was_never_busy_did_not_train():
 def test_memory_that_did_not_grow_speaks_against_a_card():
     judgement = weigh(good(), [*watched(FIRST), *watched(SECOND, peak=20)])
     assert found(judgement) == [("gpu-unused-in-training", "error", SECOND)]
+
+
+def test_a_watch_that_came_late_knows_no_growth():
+    """What the card held when it was first looked at may be the training's own."""
+    late = [*watched(FIRST)[1:], *watched(SECOND)[1:]]
+    judgement = weigh(good(), late)
+    assert (judgement.verdict, judgement.findings) == ("pass", ())
+    for device in judgement.devices:
+        nvml = device.evidence.nvml
+        assert (nvml.memory_growth_bytes, nvml.memory_left_bytes, nvml.busy_percent) == (None, None, 90)
+        assert device.evidence.unknown == ("nvml.memory_growth_bytes", "nvml.memory_left_bytes")
+    without_list = [replace(sample, pids=None) for sample in late]
+    assert weigh(good(), without_list).verdict == "not-run"
+
+
+@pytest.mark.parametrize("seen", [1, 2, 3])
+def test_a_watch_that_ended_early_raises_no_doubt(seen):
+    """Its last look is from before or in the midst of the training, not from after it."""
+    judgement = weigh(good(), [*watched(FIRST)[:seen], *watched(SECOND)])
+    assert (judgement.verdict, judgement.findings) == ("not-run" if seen == 1 else "pass", ())
+    nvml = judgement.devices[0].evidence.nvml
+    assert nvml.memory_left_bytes is None
+    assert (nvml.memory_growth_bytes, nvml.busy_percent) == ((None, None) if seen == 1 else (890 * MIB, 90))
+
+
+def test_a_card_whose_processes_were_not_read_is_named_as_such():
+    plan = Train(PLAN.job, cards=(CARDS[0], Card(SECOND, "nvidia")))
+    judgement = weigh(good(), plan=plan)
+    assert (judgement.verdict, judgement.proves_gpu) == ("pass", True)
+    assert [device.evidence.unknown for device in judgement.devices] == [(), ("busy",)]
+    assert judgement.headline.endswith(" Whether other processes use a card could not be read.")
+    judgement = weigh(good(), plan=Train(PLAN.job))  # PCI was not read
+    assert judgement.headline.endswith(" Whether other processes use 2 of the cards could not be read.")
 
 
 @pytest.mark.parametrize("pids", [(1,), (), None])
@@ -298,7 +334,7 @@ def test_a_card_that_hangs_by_itself_is_named_by_its_address():
         None, ending="late", phase="alone", device="GPU:1", limit_seconds=300, returncode=-9, stderr=[line]
     )
     assert found(judgement) == [("smoke-timeout", "error", SECOND)]
-    assert "while GPU:1 ran by itself" in judgement.findings[0].message
+    assert "GPU:1 was running by itself." in judgement.findings[0].message
 
 
 def test_a_process_that_cannot_be_ended_is_reported_with_the_hang():
@@ -328,3 +364,27 @@ def test_the_gist_of_an_error_is_found(message, gist):
     failure = {"kind": "InternalError", "message": message, "module": None}
     judgement = weigh(None, ending="failed", phase="train", step=1, failure=failure)
     assert judgement.findings[0].message.endswith("InternalError: " + " ".join(gist.split()))
+
+
+@pytest.mark.parametrize(
+    ("phase", "at_work"),
+    [
+        ("import", "TensorFlow was being loaded."),
+        ("devices", "TensorFlow was looking for devices."),
+        ("alone", "GPU:1 was running by itself."),
+        ("train", "Step 3 of the training was running."),
+        ("compare", "The single-device training was running."),
+        ("together", "The speed of all devices was being measured."),
+    ],
+)
+def test_what_was_at_work_is_a_sentence_of_its_own(phase, at_work):
+    def message(**ending):
+        return weigh(None, phase=phase, device="GPU:1", step=3, **ending).findings[0].message
+
+    assert message(ending="stuck", limit_seconds=60) == f"The training made no progress for 60 s. {at_work}"
+    assert message(ending="late", limit_seconds=300) == f"The training was not done within 300 s. {at_work}"
+    assert message(returncode=7, ending="died") == f"The training process ended with code 7. {at_work}"
+    assert message(returncode=-9, ending="died") == f"The training process was ended by SIGKILL. {at_work}"
+    failure = {"kind": "InternalError", "message": "no way", "module": None}
+    expected = f"The training process failed. {at_work} InternalError: no way"
+    assert message(ending="failed", failure=failure) == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.errors import UsageError
-from gpucheck.facts import Gpu, Machine, NvmlGpu
+from gpucheck.facts import Gpu, Machine, Nvml, NvmlGpu
 from gpucheck.smoke.job import Job, Shard, split
 from gpucheck.smoke.plan import Card, DeviceRequest, DoNotTrain, Train, cards_of, decide, granted
 
@@ -103,6 +103,37 @@ def test_a_busy_card_is_not_trained_on():
     (finding,) = chosen.findings
     assert (finding.name, finding.subject, finding.severity) == ("gpu-busy", FIRST, "error")
     assert "77" in finding.message
+
+
+HUNG = Nvml(status="timed-out", call="nvmlDeviceGetMemoryInfo_v2")
+
+
+@pytest.mark.parametrize("if_busy", ["fail", "skip", "wait"])
+@pytest.mark.parametrize("cards", [TWO, (card(FIRST, 1, processes=()), Card(SECOND, "nvidia"))])
+def test_a_card_is_left_alone_where_nvml_hung_before_it_named_the_processes(cards, if_busy):
+    chosen = plan("auto", cards, nvml=HUNG, if_busy=if_busy)
+    assert isinstance(chosen, DoNotTrain)
+    assert (chosen.verdict, chosen.cards) == ("not-run", cards)
+    (finding,) = chosen.findings
+    assert (finding.name, finding.severity) == ("nvml-timeout", "error")
+    assert finding.evidence[0].source == HUNG.call
+
+
+def test_nothing_is_trained_on_cards_that_neither_pci_nor_a_hung_nvml_named():
+    chosen = plan("gpu", None, nvml=HUNG)
+    assert isinstance(chosen, DoNotTrain)
+    assert (chosen.verdict, [finding.name for finding in chosen.findings]) == ("not-run", ["nvml-timeout"])
+
+
+def test_a_hang_after_the_processes_were_read_stops_nothing():
+    cards = tuple(card(address, processes=()) for address in (FIRST, SECOND))
+    assert isinstance(plan("auto", cards, nvml=HUNG), Train)
+    assert isinstance(plan("auto", (*cards, Card(THIRD, "amd")), nvml=HUNG), Train)
+
+
+def test_a_driver_that_cannot_name_the_processes_stops_nothing():
+    assert isinstance(plan("auto", TWO, nvml=Nvml(status="ok")), Train)
+    assert isinstance(plan("auto", TWO, nvml=Nvml(status="failed", code=9)), Train)
 
 
 def test_a_busy_card_can_be_left_out_by_its_uuid():
