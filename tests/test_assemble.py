@@ -186,3 +186,60 @@ def test_the_socket_of_a_card_is_the_populated_one_with_that_number(catalog: Cat
     machine = assemble([Parts(pci=pci, cpu_sockets=sockets, cpu=Cpu(packages=1, numa_nodes=1))], catalog)
     (gpu,) = machine.gpus or ()
     assert gpu.socket == "CPU2"
+
+
+# --- what contradicts itself is not guessed ------------------------------------------------------
+
+
+def gap_reasons(machine: Machine, fact: str) -> list[str]:
+    return [gap.reason for gap in machine.gaps if gap.fact == fact]
+
+
+def test_the_bus_alone_says_nothing_on_a_root_bus(catalog: Catalog) -> None:
+    """All root ports are on bus 0: a port that is hidden must not lend its slot to every card."""
+    hidden = Slot(designation="SLOT 1", in_use=True, address="0000:00:01.1")
+    machine = assemble([Parts(pci=PCI, slots=(hidden,))], catalog)
+    assert machine.gpus is not None
+    assert machine.gpus[0].slot is None
+
+
+def test_two_slots_at_one_address_contradict_each_other(catalog: Catalog) -> None:
+    slots = tuple(Slot(designation=name, in_use=True, address=CARD) for name in ("SLOT 1", "SLOT 2"))
+    machine = assemble([Parts(pci=PCI, slots=slots)], catalog)
+    assert machine.gpus is not None
+    assert machine.gpus[0].slot is None
+    assert gap_reasons(machine, f"gpus.{CARD}.slot") == ["contradiction"]
+
+
+def test_sockets_that_the_kernel_does_not_see_shift_the_numbers(catalog: Catalog) -> None:
+    sockets = tuple(CpuSocket(designation=name, populated=True) for name in ("CPU1", "CPU2"))
+    machine = assemble([Parts(pci=PCI, cpu_sockets=sockets, cpu=Cpu(packages=1, numa_nodes=1))], catalog)
+    assert machine.gpus is not None
+    assert machine.gpus[0].socket is None
+    assert gap_reasons(machine, "gpus.socket") == ["contradiction"]
+
+
+def test_a_function_that_could_not_be_read_is_not_gone(catalog: Catalog) -> None:
+    nvml = Nvml(status="ok", gpus=(NvmlGpu(index=0, address="0000:82:00.0"),))
+    unread = Gap(fact="pci.0000:82:00.0", reason="unreadable", how="try again")
+    for gaps, on_pci in (((), False), ((unread,), None)):
+        machine = assemble([Parts(pci=PCI, nvml=nvml, gaps=gaps)], catalog)
+        assert machine.gpus is not None
+        assert machine.gpus[1].on_pci is on_pci
+
+
+def test_the_bmc_fills_in_what_firmware_does_not_know_of_a_supply(catalog: Catalog) -> None:
+    firmware = (Psu(location="PS1", present=True), Psu(location="PS2", present=False))
+    bmc = (Psu(location="PS1", watts=1100, model="PWR SPLY,1100W"),)
+    machine = assemble([Parts(psus=firmware), Parts(psus=bmc)], catalog)
+    assert machine.psus == (
+        Psu(location="PS1", present=True, watts=1100, model="PWR SPLY,1100W"),
+        Psu(location="PS2", present=False),
+    )
+    elsewhere = (Psu(location="bay 1", watts=750),)
+    assert assemble([Parts(psus=firmware), Parts(psus=elsewhere)], catalog).psus == elsewhere
+
+
+def test_an_excerpt_does_not_hide_the_whole_list(catalog: Catalog) -> None:
+    machine = assemble([Parts(pci=PCI[:1], pci_complete=False), Parts(pci=PCI)], catalog)
+    assert machine.pci == PCI

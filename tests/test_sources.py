@@ -417,3 +417,37 @@ def test_mutated_dumps_never_raise(seed: int, catalog: Catalog) -> None:
         report = _judged(_mutated_bytes(chance, chance.choice([DMIDECODE, LOG]).encode()), catalog)
         if report is not None:
             report.model_dump_json(by_alias=True)
+
+
+def test_two_dumps_in_one_text_are_refused() -> None:
+    """Pasted one after the other they would become one machine with four sockets."""
+    dump = "Handle 0x0100, DMI type 1, 27 bytes\nSystem Information\n\tProduct Name: {name}\n\n"
+    for names in (("PowerEdge R730", "PowerEdge T630"), ("PowerEdge R730", "PowerEdge R730")):
+        text = "".join(dump.format(name=name) for name in names)
+        with pytest.raises(GpucheckError, match="one machine at a time"):
+            sources.recognise("two.txt", text.encode())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--psu", "3x1100"],
+        ["--psu", "2x1100", "--psu", "1x750"],
+        ["--riser", "3=alternate", "--riser", "3=default"],
+        ["--option", "riser3=alternate", "--riser", "3=default"],
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["advise", "R730", "2xP40", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_fault_of_gpucheck_itself_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str) -> None:
+        raise RuntimeError(name)
+
+    monkeypatch.setattr("gpucheck.explain.explain", broken)
+    assert run(["explain", "GC101"]) == 3
+    assert "a fault in gpucheck itself: RuntimeError" in capsys.readouterr().err

@@ -123,3 +123,13 @@ def test_real_logs_alone(shared_machines: Path, file: str, address: str) -> None
     read = parse((shared_machines / "dmesg" / file).read_text(), "file")
     findings, _ = judge(Machine(kernel_log=read), View())
     assert [(f.name, f.subject, f.confidence) for f in findings] == [("gpu-fell-off-bus", address, "certain")]
+
+
+def test_other_devices_may_fall_off_the_bus() -> None:
+    for line in ("mpt3sas 0000:05:00.0: device has fallen off the bus", "usb 1-1: it has fallen off the bus"):
+        assert "gpu-fell-off-bus" not in names(machine(gpu(), kernel_log=log(line)))
+
+
+def test_a_nameless_loss_while_every_card_answers_is_past() -> None:
+    lost = machine(gpu(), kernel_log=log("NVRM: a GPU has fallen off the bus."))
+    assert only("gpu-fell-off-bus", lost).severity == "warning"
