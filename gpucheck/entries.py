@@ -138,6 +138,8 @@ class SlotRow(Sourced):
     """Sources of ``max_wide`` where they are not those of the row."""
     wide_blocks: dict[str, tuple[str, ...]] = {}
     """Card width (``"2"``, ``"3"``) to the slot ids that such a card covers, cumulative."""
+    wide_blocks_src: tuple[str, ...] = ()
+    """Where it differs from the row's."""
     clearance_length_mm: float | None = None
     clearance_height_mm: float | None = None
     """Measured room beyond the PCIe CEM envelope, bracket to first obstacle."""
@@ -250,6 +252,8 @@ class AuxSocket(Sourced):
     count: int = 1
     when: dict[str, str] = {}
     watts: int | None = None
+    watts_src: tuple[str, ...] = ()
+    """Where it differs from the row's."""
 
 
 class Cable(Sourced):

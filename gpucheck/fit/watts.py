@@ -23,7 +23,9 @@ def power_plugs(case: Case) -> Iterator[Ruling]:
     feeds = [(order, plugs.feed(server, order.wanted, build)) for order in case.request.orders]
     for order, feed in feeds:
         yield from _feed(case, order, feed, socket_sources)
-        yield from _socket_watts(order, feed, there or (), socket_sources)
+        yield from _socket_watts(
+            order, feed, there or (), case.cite(k for s in there or () for k in s.watts_src or s.src)
+        )
     if there is None:
         return
     have = sum(socket.count for socket in there)
