@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpucheck import topology
 from gpucheck.catalog import Catalog
+from gpucheck.displays import gpu_functions, vendor_of
 from gpucheck.errors import InputError
 from gpucheck.facts import (
     Counts,
@@ -29,7 +30,6 @@ from gpucheck.facts import (
     Topology,
     pci_address,
 )
-from gpucheck.readers.pci import gpu_functions, vendor_of
 from gpucheck.text import say
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _LEVELS = ("system", "cpu_sockets", "slots", "psus", "cpu", "pci", "driver", "nvml", "kernel_log")
+_NO_REMEDY = ("not-supported", "file-absent")
+"""Reasons of gaps that nothing fills."""
 _HOW = "What was given does not hold it: run gpucheck probe on the machine, or give a capture of it."
 
 VRAM_TOLERANCE = 0.07
@@ -175,13 +177,15 @@ def _open_gaps(parts: Sequence[Parts]) -> Iterable[Gap]:
         for field in Parts.model_fields
         if field not in ("gaps", "origin") and any(getattr(part, field) is not None for part in parts)
     }
+    if all(psu.watts is not None for psu in _psus(parts) or () if psu.present is not False):
+        filled.add("psus.watts")
     gaps = dict.fromkeys(gap for part in parts for gap in part.gaps)
     told = {gap.fact.partition(".")[0] for gap in gaps}
     absent = [Gap(fact=fact, reason="not-in-input", how=_HOW) for fact in _LEVELS if fact not in filled | told]
-    return [
-        *(gap for gap in gaps if gap.fact not in filled or gap.reason in ("contradiction", "unreadable")),
-        *absent,
-    ]
+    open_gaps = [gap for gap in gaps if gap.fact not in filled or gap.reason in ("contradiction", "unreadable")]
+    helped = {gap.fact for gap in open_gaps if gap.reason not in _NO_REMEDY}
+    # Two ways to read one fact are both told; a way that leads nowhere only where there is no other.
+    return [*(gap for gap in open_gaps if gap.reason not in _NO_REMEDY or gap.fact not in helped), *absent]
 
 
 def _pci(parts: Sequence[Parts]) -> tuple[PciFunction, ...] | None:
@@ -208,6 +212,9 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps:
     found = []
     for function in gpu_functions(pci or ()):
         seen = listed.pop(function.address, None)
+        if seen is not None and None not in (ids := {function.pci_id, seen.pci_id}) and len(ids) > 1:
+            how = say("PCI says {pci}, NVML {nvml}.", pci=function.pci_id, nvml=seen.pci_id)
+            gaps.append(Gap(fact=f"gpus.{function.address}.pci_id", reason="contradiction", how=how))
         card, name = _named(catalog, function.pci_id, function.subsystem_id, seen)
         slot = _slot_of(function.address, slots or (), server, tree, gaps)
         card_switch = topology.card_of(function.address, tree, multi)
@@ -230,7 +237,7 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps:
                 slot=slot,
                 link=function.link,
                 port_link=port.link if port is not None and card_switch is None else None,
-                bars=None if f"gpus.{function.address}.bars" in unread else function.bars,
+                bars=function.bars,
                 config_dead=function.config_dead,
                 on_pci=True,
                 nvml=seen,
@@ -313,10 +320,9 @@ def _slot_of(
         how = say("The firmware names the same address for {slots}.", slots=", ".join(sorted(nearest)))
         gaps.append(Gap(fact=f"gpus.{address}.slot", reason="contradiction", how=how))
         return None
-    for slot in slots:  # a free slot's root port: firmware that does not update it after a hot reset
-        if slot.in_use is False and slot.address in path:
-            return slot.designation
-    return _slot_by_catalog(path, slots, server)
+    # A free slot's root port: firmware that does not update it after a hot reset.
+    free = {slot.designation for slot in slots if slot.in_use is False and slot.address in path}
+    return free.pop() if len(free) == 1 else _slot_by_catalog(path, slots, server)
 
 
 def _steps(slot_address: str, path: Sequence[str], tree: topology.Tree) -> int | None:
@@ -328,9 +334,17 @@ def _steps(slot_address: str, path: Sequence[str], tree: topology.Tree) -> int |
             # root ports are, the bus alone says nothing.
             for steps, address in enumerate(path):
                 same_bus = address.rpartition(":")[0] == candidate.rpartition(":")[0]
-                if same_bus and (address not in tree or tree[address].parent is not None):
+                if same_bus and not _on_root_bus(address, tree):
                     return steps
     return None
+
+
+def _on_root_bus(address: str, tree: topology.Tree) -> bool:
+    """Whether no bridge is above; where that was not read, bus 0 is always a root bus."""
+    function = tree.get(address)
+    if function is None or function.parent == topology.UNKNOWN_PARENT:
+        return address[:-5].endswith(":00")
+    return function.parent is None
 
 
 def _slot_by_catalog(path: Sequence[str], slots: Sequence[Slot], server: Server | None) -> str | None:
@@ -338,7 +352,7 @@ def _slot_by_catalog(path: Sequence[str], slots: Sequence[Slot], server: Server 
         return None
     there = {slot.designation for slot in slots}
     rows = [row for row in server.slots if row.root_port is not None and pci_address(row.root_port) in path]
-    names = {name for row in rows for name in (row.smbios or (row.id,)) if not there or name in there}
+    names = {name for row in rows for name in row.designations if not there or name in there}
     return names.pop() if len(names) == 1 else None
 
 
@@ -364,20 +378,32 @@ def _populated_name(
 
 
 def socket_name(number: int, server: Server, sockets: Sequence[CpuSocket] | None) -> str | None:
-    """Designation of a socket that the catalog numbers from 1."""
+    """Designation of a socket that the catalog numbers from 1.
+
+    Without a name that the catalog knows, the place in the firmware's list counts, if the list is as
+    long as the catalog's; labels count from 0 or 1, so they do not tell.
+    """
     names = server.sockets.designations
-    name = names[number - 1] if number <= len(names) else None
     if sockets is None:
-        return name
+        return names[number - 1] if number <= len(names) else None
     there = [socket.designation for socket in sockets]
-    if name is not None and name in there:
-        return name
-    return there[number - 1] if len(there) == server.sockets.count else None
+    spelled = {name.casefold(): name for name in there}
+    known = [spelled.get(name.strip().casefold()) for name in names]
+    if any(known):
+        return known[number - 1] if number <= len(known) else None
+    return there[number - 1] if number <= len(there) == server.sockets.count else None
+
+
+def socket_number(designation: str, server: Server, sockets: Sequence[CpuSocket] | None) -> int | None:
+    """Number in the catalog, from 1, of a socket that the firmware names; None where that is not known."""
+    numbers = range(1, server.sockets.count + 1)
+    found = [number for number in numbers if socket_name(number, server, sockets) == designation]
+    return found[0] if len(found) == 1 else None
 
 
 def _row_of(designation: str, server: Server) -> SlotRow | None:
     """The catalog's row for a slot; None where the rows of several options name different owners."""
-    rows = [row for row in server.slots if designation in (row.smbios or (row.id,))]
+    rows = [row for row in server.slots if designation in row.designations]
     sockets = {row.socket for row in rows}
     return rows[0] if rows and len(sockets) == 1 else None
 

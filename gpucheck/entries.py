@@ -154,6 +154,11 @@ class SlotRow(Sourced):
     riser: str | None = None
     position: str | None = None
 
+    @property
+    def designations(self) -> tuple[str, ...]:
+        """What firmware calls the slot; its id where no source names that."""
+        return self.smbios or (self.id,)
+
 
 class GpuLimit(Sourced):
     """A support statement of the kind ``at most two double-wide cards of 300 W in slots 6 and 4``."""

@@ -184,7 +184,8 @@ class PciFunction(Fact):
     """None also where the kernel says -1."""
     iommu_group: int | None = None
     link: Link = Link()
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[Bar, ...] | None = None
+    """None: not read."""
     boot_vga: bool | None = None
     config_dead: bool | None = None
     """Configuration space reads all ones: the device no longer answers."""

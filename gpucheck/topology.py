@@ -33,6 +33,9 @@ _CARD_SWITCH_PORTS = frozenset(
 )
 """Ports of the switch that AMD and Intel build into their own GPUs, one GPU each."""
 
+UNKNOWN_PARENT = "?"
+"""The bridge above a function where the source does not tell it."""
+
 Tree = dict[str, PciFunction]
 
 
@@ -45,7 +48,8 @@ def path_to_root(address: str, functions: Tree) -> tuple[PciFunction, ...]:
     """Bridges above a function, nearest first, the root port last.
 
     Empty under a root bus, and for an address that is not in the tree. The path ends early where a
-    bridge is missing from the tree; :func:`root_bus` is None then.
+    bridge is missing from the tree, or where the source did not tell it (``?``); :func:`root_bus` is
+    None then.
     """
     path: list[PciFunction] = []
     seen = {address}
@@ -150,24 +154,6 @@ def matrix(functions: Iterable[PciFunction], addresses: Sequence[str], numa_node
     known = tree(functions)
     rows = tuple(tuple(pair_class(row, column, known, numa_nodes) for column in addresses) for row in addresses)
     return Topology(addresses=tuple(addresses), matrix=rows)
-
-
-def shared_switch(functions: Iterable[PciFunction], addresses: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """GPUs that share one uplink: bridge to the addresses below it, two or more.
-
-    A bridge is listed when it is the nearest one that some GPU shares; behind cascaded switches a
-    GPU is therefore under each switch that it is the first to meet company at.
-    """
-    known = tree(functions)
-    paths = {address: _above_card(address, known) for address in addresses}
-    below: dict[str, list[str]] = {}
-    for address, path in paths.items():
-        for bridge in path:
-            below.setdefault(bridge.address, []).append(address)
-    nearest = {
-        next((bridge.address for bridge in path if len(below[bridge.address]) > 1), None) for path in paths.values()
-    }
-    return {bridge: tuple(gpus) for bridge, gpus in below.items() if bridge in nearest}
 
 
 def card_of(address: str, functions: Tree, multi_gpu_ids: Collection[str]) -> str | None:

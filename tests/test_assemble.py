@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.assemble import assemble, counts
+from gpucheck.assemble import assemble, counts, socket_number
 from gpucheck.catalog import Catalog, load
 from gpucheck.errors import InputError
 from gpucheck.facts import (
@@ -243,3 +243,91 @@ def test_the_bmc_fills_in_what_firmware_does_not_know_of_a_supply(catalog: Catal
 def test_an_excerpt_does_not_hide_the_whole_list(catalog: Catalog) -> None:
     machine = assemble([Parts(pci=PCI[:1], pci_complete=False), Parts(pci=PCI)], catalog)
     assert machine.pci == PCI
+
+
+def test_the_bus_alone_says_nothing_on_bus_0_of_a_machine_that_only_nvml_saw(catalog: Catalog) -> None:
+    nvml = Nvml(status="ok", gpus=(NvmlGpu(index=0, address="0000:00:04.0"), NvmlGpu(index=1, address=CARD)))
+    slots = (
+        Slot(designation="SLOT 1", in_use=True, address="0000:00:01.1"),
+        Slot(designation="SLOT 4", in_use=True, address=CARD),
+    )
+    machine = assemble([Parts(nvml=nvml, slots=slots)], catalog)
+    assert [gpu.slot for gpu in machine.gpus or ()] == [None, "SLOT 4"]
+
+
+def test_two_free_slots_at_one_port_name_neither(catalog: Catalog) -> None:
+    slots = tuple(Slot(designation=name, in_use=False, address="0000:00:02.0") for name in ("SLOT 1", "SLOT 2"))
+    (gpu,) = assemble([Parts(pci=PCI, slots=slots)], catalog).gpus or ()
+    assert gpu.slot is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "reasons"), [("10de:1db4", ["contradiction"]), ("10de:1b38", []), (None, [])], ids=str
+)
+def test_nvml_that_names_another_card_contradicts_pci(catalog: Catalog, listed: str | None, reasons: list[str]) -> None:
+    nvml = Nvml(status="ok", gpus=(NvmlGpu(index=0, address=CARD, pci_id=listed),))
+    machine = assemble([Parts(pci=PCI, nvml=nvml)], catalog)
+    assert gap_reasons(machine, f"gpus.{CARD}.pci_id") == reasons
+    assert [gpu.pci_id for gpu in machine.gpus or ()] == ["10de:1b38"]
+
+
+def test_bars_that_were_not_read_are_null(catalog: Catalog) -> None:
+    for bars in (None, ()):
+        (gpu,) = assemble([Parts(pci=(card(bars=bars),))], catalog).gpus or ()
+        assert gpu.bars == bars
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "named"),
+    [(22.5, "nvidia-tesla-m40-24gb"), (11.2, "nvidia-tesla-m40-12gb"), (16.0, None), (None, None)],
+)
+def test_memory_decides_between_cards_of_one_pci_id(
+    catalog: Catalog, gibibytes: float | None, named: str | None
+) -> None:
+    m40 = card().model_copy(update={"device_id": 0x17FD})
+    total = None if gibibytes is None else int(gibibytes * 2**30)
+    nvml = Nvml(status="ok", gpus=(NvmlGpu(index=0, address=CARD, memory_total_bytes=total),))
+    (gpu,) = assemble([Parts(pci=(m40,), nvml=nvml)], catalog).gpus or ()
+    assert gpu.catalog_gpu == named
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("needs-root", ["needs-root", "not-requested"]),
+        ("in-container", ["in-container", "not-requested"]),
+        ("not-supported", ["not-requested"]),
+        ("file-absent", ["not-requested"]),
+    ],
+)
+def test_two_ways_to_one_fact_are_told_if_both_lead_there(catalog: Catalog, reason: Any, told: list[str]) -> None:
+    firmware = Parts(gaps=(Gap(fact="psus", reason=reason, how="SMBIOS"),))
+    bmc = Parts(gaps=(Gap(fact="psus", reason="not-requested", how="ipmitool"),))
+    assert gap_reasons(assemble([firmware, bmc], catalog), "psus") == told
+    assert gap_reasons(assemble([firmware], catalog), "psus") == [reason]
+
+
+@pytest.mark.parametrize(
+    ("designations", "numbers"),
+    [
+        (("CPU1", "CPU2"), [1, 2]),
+        (("cpu2", "CPU1"), [2, 1]),
+        (("P0", "P1"), [1, 2]),
+        (("CPU2", "P1"), [2, None]),
+        (("P0", "P1", "P2", "P3"), [None] * 4),
+        (("P0", "P0"), [None, None]),
+    ],
+    ids=str,
+)
+def test_the_number_of_a_socket(catalog: Catalog, designations: tuple[str, ...], numbers: list[int | None]) -> None:
+    server = catalog.server("dell-poweredge-r730")
+    sockets = tuple(CpuSocket(designation=name, populated=True) for name in designations)
+    assert [socket_number(name, server, sockets) for name in designations] == numbers
+
+
+def test_a_rating_that_the_bmc_knows_closes_the_gap_of_the_firmware(catalog: Catalog) -> None:
+    gap = Gap(fact="psus.watts", reason="not-supported", how="read the label")
+    firmware = Parts(psus=(Psu(location="PS1", present=True), Psu(location="PS2", present=False)), gaps=(gap,))
+    bmc = Parts(psus=(Psu(location="PS1", watts=1100),))
+    assert gap_reasons(assemble([firmware], catalog), "psus.watts") == ["not-supported"]
+    assert gap_reasons(assemble([firmware, bmc], catalog), "psus.watts") == []

@@ -95,6 +95,14 @@ def test_a_missing_bridge_makes_the_distance_unknown() -> None:
     assert topology.pair_class("0000:04:00.0", "0000:82:00.0", broken) == "?"
 
 
+def test_a_bridge_that_the_source_does_not_tell_makes_the_distance_unknown() -> None:
+    known = topology.tree([gpu("0000:04:00.0", "?"), gpu("0000:04:01.0", "?"), gpu("0000:04:02.0", None)])
+    assert topology.path_to_root("0000:04:00.0", known) == ()
+    assert topology.root_bus("0000:04:00.0", known) is None
+    assert topology.pair_class("0000:04:00.0", "0000:04:01.0", known) == "?"
+    assert topology.pair_class("0000:04:00.0", "0000:04:02.0", known) == "?"
+
+
 def test_a_conventional_bridge_below_the_switch_is_one_more() -> None:
     known = topology.tree((*SERVER, bridge("0000:0b:00.0", "0000:03:10.0"), gpu("0000:0c:00.0", "0000:0b:00.0")))
     assert topology.pair_class("0000:04:00.0", "0000:0c:00.0", known) == "PXB"
@@ -226,12 +234,3 @@ def test_socket_without_a_node_or_a_cpu() -> None:
     flat: Tree = topology.tree([gpu("0000:00:04.0", None)])
     assert topology.socket_of("0000:00:04.0", flat, Cpu(packages=2, numa_nodes=2)) is None
     assert topology.socket_of("0000:82:00.0", KNOWN, None) is None
-
-
-def test_shared_uplinks() -> None:
-    gpus = [one.address for one in SERVER if not one.is_bridge]
-    assert topology.shared_switch(SERVER, gpus) == {
-        "0000:02:00.0": ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0"),
-        "0000:06:00.0": ("0000:08:00.0", "0000:09:00.0"),
-    }
-    assert topology.shared_switch(SERVER, ["0000:04:00.0", "0000:82:00.0"]) == {}

@@ -18,11 +18,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from gpucheck.displays import gpu_functions
 from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, pci_address
-from gpucheck.readers.pci import gpu_functions, parse_width
+from gpucheck.readers.pci import parse_width
 from gpucheck.text import say
-
-UNKNOWN_PARENT = "?"
+from gpucheck.topology import UNKNOWN_PARENT
 
 _CLASSES = {
     "non-vga unclassified device": 0x0000,
@@ -550,7 +550,7 @@ class _Function:
             numa_node=self.numa_node,
             iommu_group=self.iommu_group,
             link=self.link,
-            bars=self.bars,
+            bars=self.bars if self.bars_read else None,
             config_dead=self.config_dead,
             physical_slot=self.physical_slot,
         )

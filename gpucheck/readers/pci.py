@@ -1,4 +1,4 @@
-"""PCI functions from sysfs, and which of them are GPUs.
+"""PCI functions from sysfs.
 
 What is read, per function:
 
@@ -16,22 +16,19 @@ a card that the kernel never enumerated is not here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
+from gpucheck.displays import GPU_CLASSES, gpu_functions, is_nvswitch
 from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, pci_address
 from gpucheck.host import Host
 from gpucheck.readers.gaps import not_read, reason_of, told
 from gpucheck.text import clean, say
+from gpucheck.topology import UNKNOWN_PARENT
 
 DEVICES = "/sys/bus/pci/devices"
 SLOTS = "/sys/bus/pci/slots"
 CONFIG_BYTES = 64
 """The standard header: all of configuration space that the kernel shows without root."""
-
-GPU_CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
-"""VGA, 3D and other display controllers, processing accelerators."""
 
 # Flags in the third column of ``resource`` (linux/ioport.h).
 _IO = 0x100
@@ -43,141 +40,6 @@ _UNSET = 0x2000_0000
 # The low bits of a BAR register, which the kernel keeps in the flags too (PCI 3.0, 6.2.5.1).
 _REGISTER_64 = 0x4
 _REGISTER_PREFETCH = 0x8
-
-_NVIDIA, _AMD, _AMD_CPU, _INTEL = 0x10DE, 0x1002, 0x1022, 0x8086
-
-_BMC_VENDORS = frozenset(
-    {
-        0x1A03,  # ASPEED AST
-        0x102B,  # Matrox G200 in iDRAC, iLO, Pilot, WPCM450
-        0x18CA,  # XGI Z7, Z9, Z11
-        0x126F,  # Silicon Motion SM7xx
-    }
-)
-_BMC_DEVICES = frozenset(
-    {
-        (0x19E5, 0x1711),  # Huawei iBMC
-        (0x1002, 0x515E),  # ATI ES1000
-        (0x1002, 0x4752),  # ATI Rage XL
-    }
-)
-_FPGA_VENDORS = frozenset({0x10EE, 0x1172})
-"""Xilinx and Altera: their boards are processing accelerators too."""
-_VIRTUAL_VENDORS = frozenset(
-    {
-        0x1234,  # QEMU, Bochs
-        0x1AF4,  # virtio
-        0x1B36,  # QXL
-        0x15AD,  # VMware
-        0x1414,  # Hyper-V and WSL
-        0x80EE,  # VirtualBox
-        0x1AB8,  # Parallels
-    }
-)
-_VIRTUAL_DEVICES = frozenset(
-    {
-        (0x1013, 0x00B8),  # Cirrus GD 5446, as QEMU and Xen emulate it
-        (0x1D0F, 0x1111),  # Amazon EC2
-    }
-)
-
-DisplayKind = Literal["gpu", "bmc", "virtual", "processor", "same-card", "other"]
-
-NOT_COUNTED: dict[DisplayKind, str] = {
-    "bmc": "{address} ({pci_id}) is the display of the server's management controller.",
-    "virtual": "{address} ({pci_id}) is a display that the hypervisor emulates.",
-    "processor": "{address} ({pci_id}) is part of the processor.",
-    "same-card": "{address} ({pci_id}) is a further function of the card at {card}.",
-}
-"""Why a display controller is not counted, as a template for :func:`gpucheck.text.say`."""
-
-
-def kind_of_display(function: PciFunction, functions: Iterable[PciFunction] = ()) -> DisplayKind:
-    """What a function is, as far as counting GPUs goes; ``other`` for what is no display at all.
-
-    Args:
-        function: The function in question.
-        functions: All functions of the machine; without them an AMD processor's graphics cannot
-            be told from a card.
-
-    The rules, and where they can be wrong:
-
-    * ``bmc``: the maker builds nothing else (ASPEED, Matrox since the G200, XGI, Silicon Motion), or
-      the chip is a known one. A Matrox card for many screens is taken for it: it trains nothing.
-    * ``virtual``: the maker's id belongs to a hypervisor.
-    * ``processor``, Intel: a display at 0000:00:02, where Intel's graphics has always been, or an
-      accelerator right on bus 0, which is the NPU. A card sits behind a root port. A virtual machine
-      that shows a passed-through Intel card at that very address is misread.
-    * ``other`` are FPGA boards too, which share the class of accelerators: Xilinx, Altera, and Intel,
-      none of whose GPUs has that class.
-    * ``processor``, AMD: graphics in the processor shares its device with functions of the vendor
-      1022 (security processor, USB), which no card carries; older ones are at 0000:00:01.0 under an
-      AMD host bridge. Chipset graphics from before 2012 is not recognised.
-    """
-    if function.class_id >> 8 not in GPU_CLASSES:
-        return "other"
-    ids = (function.vendor_id, function.device_id)
-    if function.vendor_id in _VIRTUAL_VENDORS or ids in _VIRTUAL_DEVICES:
-        return "virtual"
-    if function.vendor_id in _BMC_VENDORS or ids in _BMC_DEVICES:
-        return "bmc"
-    if function.class_id >> 8 == 0x1200:
-        if function.vendor_id == _INTEL:
-            return "processor" if function.address.startswith("0000:00:") else "other"
-        if function.vendor_id in _FPGA_VENDORS:
-            return "other"
-    elif _is_processor_graphics(function, functions):
-        return "processor"
-    return "gpu" if function.address.endswith(".0") else "same-card"
-
-
-def _is_processor_graphics(function: PciFunction, functions: Iterable[PciFunction]) -> bool:
-    if function.vendor_id == _INTEL:
-        return function.address.startswith("0000:00:02.")
-    if function.vendor_id != _AMD:
-        return False
-    device = function.address[:-1]
-    at_old_place = function.address == "0000:00:01.0"
-    return any(
-        other.vendor_id == _AMD_CPU
-        and (other.address.startswith(device) or (at_old_place and other.address == "0000:00:00.0"))
-        for other in functions
-    )
-
-
-def gpu_functions(functions: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
-    """GPU functions of every vendor, one per GPU, in the order given; see :func:`kind_of_display`.
-
-    Xeon Phi and other co-processors of class 0x0b40 are not GPUs; NVSwitches are not either.
-    """
-    known = tuple(functions)
-    return tuple(function for function in known if kind_of_display(function, known) == "gpu")
-
-
-def why_not_counted(function: PciFunction, functions: Iterable[PciFunction] = ()) -> str | None:
-    """A sentence on why a display controller is no GPU; None for a GPU and for what is no display."""
-    template = NOT_COUNTED.get(kind_of_display(function, functions))
-    if template is None:
-        return None
-    return say(template, address=function.address, pci_id=function.pci_id, card=f"{function.address[:-1]}0")
-
-
-def vendor_of(function: PciFunction) -> Literal["nvidia", "amd", "intel", "other"]:
-    """Vendor of a GPU by its PCI vendor id."""
-    match function.vendor_id:
-        case 0x10DE:
-            return "nvidia"
-        case 0x1002:
-            return "amd"
-        case 0x8086:
-            return "intel"
-    return "other"
-
-
-def is_nvswitch(function: PciFunction) -> bool:
-    """NVLink switch of an HGX or DGX board: NVIDIA, class 0x0680."""
-    return function.vendor_id == _NVIDIA and function.class_id >> 8 == 0x0680
-
 
 # --- parsing ----------------------------------------------------------------------------------
 
@@ -409,7 +271,8 @@ class _Bus:
             return None
 
     def parent(self, folder: str, address: str) -> str | None:
-        """Bridge above. One bus hangs on one bridge, so one resolved path serves all its functions."""
+        """Bridge above, as :attr:`PciFunction.parent` says it. One bus hangs on one bridge, so one
+        resolved path serves all its functions."""
         bus = address[:-5]
         if bus not in self.parents:
             try:
@@ -418,7 +281,7 @@ class _Bus:
                 path = folder
             if path.startswith(f"{DEVICES}/"):
                 self.unplaced = address
-                return None
+                return UNKNOWN_PARENT
             self.parents[bus] = pci_address(path.split("/")[-2])
         return self.parents[bus]
 
@@ -493,11 +356,11 @@ class _Bus:
             self.note(address, "link", "not-supported", how)
         return link
 
-    def bars(self, folder: str, function: PciFunction, config: bytes | None) -> tuple[Bar, ...]:
+    def bars(self, folder: str, function: PciFunction, config: bytes | None) -> tuple[Bar, ...] | None:
         path = f"{folder}/resource"
         try:
             return parse_bars(self.host.text(path), config, bridge=function.is_bridge)
         except (OSError, ValueError) as error:
             how = say("{path}: {error}", path=path, error=told(error))
             self.note(function.address, "bars", reason_of(error), how)
-            return ()
+            return None

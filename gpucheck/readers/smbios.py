@@ -27,6 +27,7 @@ from gpucheck.facts import (
     pci_address,
 )
 from gpucheck.host import Host
+from gpucheck.readers.gaps import in_container
 from gpucheck.text import clean, say
 
 TABLE = "/sys/firmware/dmi/tables/DMI"
@@ -63,7 +64,7 @@ def read(host: Host) -> Parts:
         else:
             reason, how = "needs-root", say(_WITH_DMIDECODE)
     except (FileNotFoundError, NotADirectoryError):
-        reason = "file-absent"
+        reason = "in-container" if in_container(host) else "file-absent"
         how = say(
             "{path} is not there: the firmware has no SMBIOS, or a container hides it; read it on the host.",
             path=TABLE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from gpucheck.facts import Gpu, KernelLog, Machine, PciFunction, pci_address
+from gpucheck.facts import Gpu, KernelLog, Machine, pci_address
 from gpucheck.findings import Evidence, Finding
 from gpucheck.text import say
 
@@ -121,17 +121,3 @@ def cards_of(finding: Finding, machine: Machine) -> set[str]:
 def explained(found: Iterable[Finding], machine: Machine, names: frozenset[str]) -> set[str]:
     """Addresses of cards that findings of these names already speak of."""
     return {address for f in found if f.name in names for address in cards_of(f, machine)}
-
-
-def bridges_above(machine: Machine, address: str) -> list[PciFunction]:
-    """PCI bridges between a function and its root bus, nearest first. A loop ends the walk."""
-    functions = {function.address: function for function in machine.pci or ()}
-    above: list[PciFunction] = []
-    seen = {address}
-    here = functions.get(address)
-    while here is not None and here.parent is not None and here.parent not in seen:
-        seen.add(here.parent)
-        here = functions.get(here.parent)
-        if here is not None:
-            above.append(here)
-    return above

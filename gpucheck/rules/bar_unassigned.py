@@ -42,13 +42,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gpucheck import topology
 from gpucheck.facts import Bar, Gpu, KernelLog, Machine, pci_address
 from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, Severity, finding
 from gpucheck.rules import View
 from gpucheck.rules._shared import (
     ADDRESS,
     address_near,
-    bridges_above,
     label,
     log_evidence,
     log_lines,
@@ -114,10 +114,10 @@ def lacks(machine: Machine) -> Iterator[str]:
     """BARs of single cards; the kernel log where it is the only witness."""
     if machine.gpus is None:
         yield "gpus"
-    for gpu in machine.gpus or ():
-        if gpu.on_pci and not gpu.bars:
-            yield f"gpus.{gpu.address}.bars"
-    if machine.kernel_log is None:
+    # A GPU without any memory BAR does not exist: the kernel kept nothing of them.
+    without = [gpu.address for gpu in machine.gpus or () if gpu.on_pci and not gpu.bars]
+    yield from (f"gpus.{address}.bars" for address in without)
+    if machine.kernel_log is None and (machine.pci is None or without):
         yield "kernel_log"
 
 
@@ -148,7 +148,7 @@ def _check_card(
     refused = [word.line for word in own if not word.assigned]
     windows = [
         word.line
-        for bridge in bridges_above(machine, gpu.address)
+        for bridge in topology.path_to_root(gpu.address, topology.tree(machine.pci or ()))
         for (address, bar), word in words.items()
         if address == bridge.address and bar in _MEMORY_WINDOWS and not word.assigned
     ]

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpucheck.assemble import socket_number
 from gpucheck.facts import CpuSocket, Machine
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
@@ -61,13 +62,13 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     cpu = machine.cpu
     if cpu is not None and (cpu.hypervisor or (cpu.packages or 0) > len(populated)):
         return  # the kernel runs on a processor that SMBIOS denies
-    for index, socket in enumerate(sockets):
+    for socket in sockets:
         if socket.populated is False:
-            yield from _check_socket(machine, view, socket, index)
+            yield from _check_socket(machine, view, socket)
 
 
-def _check_socket(machine: Machine, view: View, socket: CpuSocket, index: int) -> Iterator[Finding]:
-    dead = dead_slots(machine, view.server, socket, index)
+def _check_socket(machine: Machine, view: View, socket: CpuSocket) -> Iterator[Finding]:
+    dead = dead_slots(machine, view.server, socket)
     if dead == ():
         return
     if dead is None:
@@ -115,18 +116,17 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket, index: int) -
     )
 
 
-def dead_slots(machine: Machine, server: Server | None, socket: CpuSocket, index: int) -> tuple[str, ...] | None:
+def dead_slots(machine: Machine, server: Server | None, socket: CpuSocket) -> tuple[str, ...] | None:
     """Slots of an empty socket, as the catalog names them; None where that is not known.
 
     Args:
-        machine: For the owner of a slot where it is known without the catalog.
+        machine: For all its sockets, and the owner of a slot where it is known without the catalog.
         server: Catalog entry of the model.
         socket: The empty socket.
-        index: Its place among the SMBIOS records, for models whose socket names are not known.
     """
-    if server is not None:
+    number = socket_number(socket.designation, server, machine.cpu_sockets) if server is not None else None
+    if server is not None and number is not None:
         rows = server.slots
-        number = _number(server, socket, index)
         ids = tuple(dict.fromkeys(row.id for row in rows if row.socket == number))
         # A slot can belong to another socket under another riser: name only what is dead in any case.
         dead = tuple(id for id in ids if all(row.socket == number for row in rows if row.id == id))
@@ -134,13 +134,6 @@ def dead_slots(machine: Machine, server: Server | None, socket: CpuSocket, index
             return dead
     owned = tuple(slot.designation for slot in machine.slots or () if slot.socket == socket.designation)
     return owned or None
-
-
-def _number(server: Server, socket: CpuSocket, index: int) -> int:
-    """Number of the socket in the catalog, from 1. Labels count from 0 or 1, so they do not tell."""
-    names = [name.strip().casefold() for name in server.sockets.designations]
-    here = socket.designation.strip().casefold()
-    return names.index(here) + 1 if here in names else index + 1
 
 
 def _sources(server: Server | None, dead: tuple[str, ...]) -> tuple[str, ...]:

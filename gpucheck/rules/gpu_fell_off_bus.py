@@ -7,7 +7,8 @@ cannot bring it back.
 How we know
 Its configuration space reads all ones; or the kernel log holds Xid 79 or one of the spellings of
 "fallen off the bus" (at driver start there is no Xid, and the message is spread over three lines);
-or NVML answers that the GPU is lost.
+or NVML answers that the GPU is lost. Where NVML does not even tell which, and a single card on PCI
+is not in its list, that card is likely the one.
 
 Why it matters
 A training that uses the card ends or hangs, and calls to the driver may block. Often the card comes
@@ -40,7 +41,7 @@ from typing import NamedTuple
 from gpucheck.facts import Gpu, Machine, pci_address
 from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import ADDRESS, address_near, label, log_evidence, log_lines, pci_source
+from gpucheck.rules._shared import ADDRESS, address_near, label, log_evidence, log_lines, nvidia_on_pci, pci_source
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class Sign(NamedTuple):
     """One thing that says that a card is gone."""
 
     kind: str
-    """``dead``, ``xid``, ``probe`` (at driver start), ``text`` or ``nvml``."""
+    """``dead``, ``xid``, ``probe`` (at driver start), ``text``, ``nvml``, or ``nameless``: NVML without an address."""
     evidence: Evidence
 
 
@@ -72,6 +73,8 @@ def signs(machine: Machine) -> dict[str, list[Sign]]:
                 text = say("{address}: error 15, GPU is lost", address=gpu.address)
                 found.setdefault(gpu.address, []).append(Sign("nvml", Evidence(source=call, text=text)))
                 break  # one is enough: every call fails on a lost card
+    for address, sign in _nameless(machine):
+        found.setdefault(address, []).append(sign)
     if machine.nvml is not None and machine.nvml.code == GPU_IS_LOST:
         call = machine.nvml.call or "NVML"
         text = machine.nvml.message or say("Error 15, GPU is lost")
@@ -81,6 +84,21 @@ def signs(machine: Machine) -> dict[str, list[Sign]]:
     if len(found) > 1:
         found.pop("machine", None)  # the cards that are known by address say more
     return found
+
+
+def _nameless(machine: Machine) -> Iterator[tuple[str, Sign]]:
+    """Cards that NVML counts and calls lost before it tells their address.
+
+    One such entry, and one card on PCI that NVML does not list: most likely they are the same.
+    """
+    nameless = [gpu for gpu in (machine.nvml.gpus if machine.nvml else None) or () if gpu.address is None]
+    unlisted = [gpu.address for gpu in nvidia_on_pci(machine) if gpu.nvml is None]
+    address = unlisted[0] if len(nameless) == len(unlisted) == 1 else "machine"
+    for gpu in nameless:
+        call = next((call for call, code in gpu.errors.items() if code == GPU_IS_LOST), None)
+        if call is not None:
+            text = say("device {index}: error 15, GPU is lost", index=gpu.index)
+            yield address, Sign("nameless", Evidence(source=call, text=text))
 
 
 def _log_signs(machine: Machine) -> Iterator[tuple[str, Sign]]:
@@ -119,7 +137,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         evidence = list(dict.fromkeys(sign.evidence for sign in heard))
         again = gpu is not None and answers_again(gpu)
         # Nobody says which card it was, and every card that is known answers.
-        past = address == "machine" and bool(gpus) and all(map(answers_again, gpus.values()))
+        of_log = all(sign.kind in ("xid", "probe", "text") for sign in heard)
+        past = address == "machine" and of_log and bool(gpus) and all(map(answers_again, gpus.values()))
         if gpu is not None and again:
             message = say("{card} fell off the bus earlier in this boot and answers again.", card=label(gpu))
         elif doubtful:
@@ -134,7 +153,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             message = say("A GPU has fallen off the bus; which one is not known.")
         else:
             message = say("The GPU at {address} has fallen off the bus.", address=address)
-        confidence: Confidence = "possible" if doubtful else "certain"
+        guessed = gpu is not None and all(sign.kind == "nameless" for sign in heard)
+        confidence: Confidence = "possible" if doubtful else "likely" if guessed else "certain"
         yield finding(
             "gpu-fell-off-bus",
             "warning" if again or past else "error",

@@ -96,7 +96,7 @@ def _port_lanes(end: End, gpu: Gpu) -> int | None:
 def _slot_lanes(view: View, gpu: Gpu) -> int | None:
     """Lanes of the slot in the catalog, where all its options agree."""
     rows = view.server.slots if view.server and gpu.slot else ()
-    wired = {row.lanes for row in rows if gpu.slot in row.smbios}
+    wired = {row.lanes for row in rows if gpu.slot in row.designations}
     return wired.pop() if len(wired) == 1 else None
 
 

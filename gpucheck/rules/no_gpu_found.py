@@ -5,7 +5,7 @@ The PCI bus was looked through and holds no GPU, and NVML shows none either.
 
 How we know
 No function on PCI is a display controller or accelerator of a card; what the board's management
-chip, the hypervisor or the processor itself brings for a monitor does not count, and is listed.
+chip, the hypervisor or the processor itself brings does not count, and is listed with the reason.
 
 Why it matters
 A host without a card is no fault. If a card is in it, it is not even on the bus, and no driver can
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpucheck.displays import known_as, why_not_counted
 from gpucheck.facts import Machine
 from gpucheck.findings import Evidence, Finding, finding
 from gpucheck.rules import View
@@ -35,19 +36,18 @@ from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("gpus", "pci")
 
-DISPLAY_CONTROLLER = 0x03
-
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """At most one finding, for the machine."""
     counts = view.counts
     if machine.gpus or counts.nvml or counts.tensorflow:
         return
-    displays = [f for f in machine.pci or () if f.class_id >> 16 == DISPLAY_CONTROLLER]
+    functions = machine.pci or ()
+    displays = [(f, why) for f in functions if (why := why_not_counted(f, functions)) is not None]
     if displays:
         message = say(
-            "No GPU was found; the display adapters of the board do not count: {displays}.",
-            displays=", ".join(f"{function.pci_id} ({function.address})" for function in displays),
+            "No GPU was found; what the board, the processor or the hypervisor brings does not count: {displays}.",
+            displays=", ".join(f"{known_as(function)} ({function.address})" for function, _ in displays),
         )
     else:
         message = say("No GPU was found.")
@@ -56,13 +56,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         "info",
         "machine",
         message,
-        evidence=tuple(
-            Evidence(
-                source=pci_source(function.address),
-                text=say("{pci_id}, class {code:06x}", pci_id=function.pci_id, code=function.class_id),
-            )
-            for function in displays
-        ),
+        evidence=tuple(Evidence(source=pci_source(function.address), text=why) for function, why in displays),
         remedy=(
             say(
                 "If a card is fitted, check its power leads, its seat and riser, and whether its slot belongs to a "

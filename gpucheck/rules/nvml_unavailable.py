@@ -42,17 +42,6 @@ WHOLE_DRIVER = frozenset({"driver-not-installed", "driver-library-mismatch"})
 """Findings that explain the silence of NVML for all cards at once."""
 ONE_CARD = frozenset({"bar-unassigned", "gpu-fell-off-bus", "nouveau-bound", "vfio-bound", "no-driver-bound"})
 
-MEANINGS = {
-    4: "the user may not use the device files",
-    8: "the external power cables of a card are not properly attached",
-    9: "the driver is not loaded",
-    12: "the library could not be found",
-    15: "a GPU is lost",
-    17: "the operating system or a cgroup blocks the device",
-    999: "unknown error; in a container, the device files are no longer reachable",
-}
-"""nvmlReturn_t in words."""
-
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """At most one finding, for the machine; none if what was found before explains it."""
@@ -90,7 +79,9 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
 
 
 def _reason(nvml: Nvml) -> str:
-    meaning = MEANINGS.get(nvml.code or 0) or nvml.message or say("no reason given")
     if nvml.code is None:
         return nvml.message or say("the library was not found")
+    from gpucheck.readers.nvml import MEANINGS
+
+    meaning = MEANINGS.get(nvml.code) or nvml.message or say("no reason given")
     return say("error {code}, {meaning}", code=nvml.code, meaning=meaning)

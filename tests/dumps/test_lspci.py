@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.displays import gpu_functions
 from gpucheck.dumps import lspci
 from gpucheck.facts import Parts, PciFunction
-from gpucheck.readers.pci import gpu_functions
 
 LISTED = """\
 00:00.0 Host bridge [0600]: Intel Corporation Xeon E7 v3/Xeon E5 v3/Core i7 DMI2 [8086:2f00] (rev 02)
@@ -372,7 +372,7 @@ def test_a_hex_dump_with_a_hole_is_not_decoded() -> None:
     space = dump(bytes(config(at_24=b"\x00\x00\x00\xf6"))).splitlines()
     text = "04:00.0 3D controller: NVIDIA Corporation GP102GL (rev a1)\n"
     card = one(text + "\n".join([space[0], *space[2:]]))
-    assert (card.device_id, card.bars) == (None, ())
+    assert (card.device_id, card.bars) == (None, None)
 
 
 def test_addresses_of_64_bit_registers() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from support import Content, pci_device, tree, unpacked
 
-from gpucheck.facts import Bar, Link, PciFunction
+from gpucheck.displays import gpu_functions, kind_of_display
+from gpucheck.facts import Bar, Link
 from gpucheck.host import LiveHost
 from gpucheck.readers import pci
 
@@ -56,12 +57,6 @@ def machine(root: Path, **changes: Content) -> LiveHost:
     )
 
 
-def function(address: str, ids: str, class_id: int, **more: object) -> PciFunction:
-    vendor, device = (int(part, 16) for part in ids.split(":"))
-    fields = {"address": address, "vendor_id": vendor, "device_id": device, "class_id": class_id, **more}
-    return PciFunction.model_validate(fields)
-
-
 # --- parsing ----------------------------------------------------------------------------------
 
 
@@ -101,6 +96,13 @@ def test_bars_with_addresses() -> None:
 @pytest.mark.parametrize("flags", ["0x000000002014220c", "0x000000000014220c"])
 def test_bar_that_kept_its_size_but_got_no_address(flags: str) -> None:
     resource = EMPTY + f"0x0000000000000000 0x00000007ffffffff {flags}\n" + EMPTY * 11
+    (bar,) = pci.parse_bars(resource, None)
+    assert bar == Bar(index=1, bytes=32 << 30, assigned=False, is_64bit=True, prefetchable=True)
+
+
+@pytest.mark.parametrize("flag", [0x1000_0000, 0x2000_0000], ids=["disabled", "unset"])
+def test_a_start_that_the_kernel_calls_void_is_no_address(flag: int) -> None:
+    resource = EMPTY + f"0x0000383000000000 0x00003837ffffffff {0x14220C | flag:#018x}\n" + EMPTY * 11
     (bar,) = pci.parse_bars(resource, None)
     assert bar == Bar(index=1, bytes=32 << 30, assigned=False, is_64bit=True, prefetchable=True)
 
@@ -157,8 +159,24 @@ def test_a_card_behind_a_root_port(tmp_path: Path) -> None:
     assert (card.address, card.pci_id, card.subsystem_id) == ("0000:04:00.0", "10de:1b38", "10de:11d9")
     assert (card.parent, card.driver, card.numa_node, card.iommu_group) == ("0000:00:02.0", "nvidia", 0, 31)
     assert card.link == Link(width=16, max_width=16, speed_gts=2.5, max_speed_gts=8.0)
-    assert [bar.bytes for bar in card.bars] == [16 << 20, 32 << 30, 32 << 20]
+    assert [bar.bytes for bar in card.bars or ()] == [16 << 20, 32 << 30, 32 << 20]
     assert (card.physical_slot, card.config_dead, card.boot_vga) == ("4", False, None)
+
+
+@pytest.mark.parametrize("resource", [None, "not numbers\n"])
+def test_bars_that_were_not_read_are_not_none_at_all(tmp_path: Path, resource: Content) -> None:
+    parts = pci.read(machine(tmp_path, resource=resource))
+    assert parts.pci is not None
+    assert parts.pci[1].bars is None
+
+
+def test_a_device_that_is_no_link_has_no_known_place(tmp_path: Path) -> None:
+    uevent = "PCI_CLASS=30200\nPCI_ID=10DE:1B38\n"
+    parts = pci.read(tree(tmp_path, {"/sys/bus/pci/devices/0000:04:00.0/uevent": uevent}))
+    assert [found.parent for found in parts.pci or ()] == ["?"]
+    (gap,) = (gap for gap in parts.gaps if gap.fact == "topology")
+    assert gap.reason == "not-in-input"
+    assert "0000:04:00.0" in gap.how
 
 
 def test_identity_from_single_files(tmp_path: Path) -> None:
@@ -274,7 +292,7 @@ def test_shares_of_a_card_are_no_cards(tmp_path: Path) -> None:
     tree(tmp_path, pci_device(share, "10de:1b38", 0x030200, attributes={"physfn": Path("../0000:04:00.0")}))
     parts = pci.read(host)
     assert parts.pci is not None
-    assert [card.address for card in pci.gpu_functions(parts.pci)] == ["0000:04:00.0"]
+    assert [card.address for card in gpu_functions(parts.pci)] == ["0000:04:00.0"]
 
 
 def test_domains_of_vmd_have_their_own_root_bus(tmp_path: Path) -> None:
@@ -287,68 +305,6 @@ def test_a_slot_that_knows_its_bus_only(tmp_path: Path) -> None:
     host = machine(tmp_path)
     (tmp_path / "sys/bus/pci/slots/4/address").write_text("0000:04\n")
     assert [found.physical_slot for found in pci.read(host).pci or ()] == [None, "4"]
-
-
-# --- which are GPUs -----------------------------------------------------------------------------
-
-RAPHAEL = (
-    function("0000:0f:00.0", "1002:164e", 0x030000),
-    function("0000:0f:00.1", "1002:1640", 0x040300),
-    function("0000:0f:00.2", "1022:1649", 0x108000),
-    function("0000:0f:00.3", "1022:15b6", 0x0C0330),
-)
-KAVERI = (
-    function("0000:00:00.0", "1022:1422", 0x060000),
-    function("0000:00:01.0", "1002:130f", 0x030000),
-)
-
-
-@pytest.mark.parametrize(
-    ("found", "around", "kind"),
-    [
-        (function("0000:04:00.0", "10de:1b38", 0x030200), (), "gpu"),
-        (function("0000:04:00.0", "1002:738c", 0x038000), (), "gpu"),
-        (function("0000:03:00.0", "8086:56a0", 0x030000), (), "gpu"),
-        (function("0000:19:00.0", "1da3:1020", 0x120000), (), "gpu"),
-        (function("0000:01:00.0", "1002:74a1", 0x120000), (), "gpu"),
-        (function("000f:01:00.0", "10de:2e12", 0x030200), (), "gpu"),
-        (function("0000:07:00.0", "1a03:2000", 0x030000), (), "bmc"),
-        (function("0000:0a:00.0", "102b:0534", 0x030000), (), "bmc"),
-        (function("0000:04:00.0", "19e5:1711", 0x030000), (), "bmc"),
-        (function("0000:82:00.0", "19e5:d801", 0x120000), (), "gpu"),
-        (function("0000:01:03.0", "1002:515e", 0x030000), (), "bmc"),
-        (function("0000:00:02.0", "1234:1111", 0x030000), (), "virtual"),
-        (function("0000:00:02.0", "1013:00b8", 0x030000), (), "virtual"),
-        (function("0000:00:03.0", "1d0f:1111", 0x030000), (), "virtual"),
-        (function("0000:00:0f.0", "15ad:0405", 0x030000), (), "virtual"),
-        (function("0000:00:02.0", "8086:591b", 0x030000), (), "processor"),
-        (function("0000:00:02.1", "8086:a002", 0x038000), (), "processor"),
-        (function("0000:00:0b.0", "8086:7d1d", 0x120000), (), "processor"),
-        (function("0000:07:00.0", "8086:09c4", 0x120000), (), "other"),
-        (function("0000:07:00.0", "10ee:5005", 0x120000), (), "other"),
-        (RAPHAEL[0], RAPHAEL, "processor"),
-        (KAVERI[1], KAVERI, "processor"),
-        (function("0000:03:00.0", "1002:744c", 0x030000), RAPHAEL, "gpu"),
-        (function("0000:04:00.1", "1002:5b70", 0x038000), (), "same-card"),
-        (function("0000:04:00.1", "10de:10f0", 0x040300), (), "other"),
-        (function("0000:05:00.0", "10de:22a3", 0x068000), (), "other"),
-        (function("0000:03:00.0", "8086:225c", 0x0B4000), (), "other"),
-    ],
-)
-def test_kinds(found: PciFunction, around: tuple[PciFunction, ...], kind: str) -> None:
-    assert pci.kind_of_display(found, around) == kind
-    assert (found in pci.gpu_functions((*around, found))) == (kind == "gpu")
-    assert (pci.why_not_counted(found, around) is None) == (kind in ("gpu", "other"))
-
-
-def test_the_reason_names_the_device() -> None:
-    reason = pci.why_not_counted(function("0000:07:00.0", "1a03:2000", 0x030000))
-    assert reason == "0000:07:00.0 (1a03:2000) is the display of the server's management controller."
-
-
-def test_nvswitch() -> None:
-    assert pci.is_nvswitch(function("0000:05:00.0", "10de:22a3", 0x068000))
-    assert not pci.is_nvswitch(function("0000:05:00.0", "10de:2330", 0x030200))
 
 
 # --- real machines ------------------------------------------------------------------------------
@@ -369,7 +325,7 @@ def test_real_trees(
     found = pci.read(unpacked(shared_machines / "sysfs" / name, tmp_path)).pci
     assert found is not None
     assert len(found) == functions
-    assert [gpu.pci_id for gpu in pci.gpu_functions(found)] == gpus
-    assert [one.pci_id for one in found if pci.kind_of_display(one, found) == "bmc"] == bmc
+    assert [gpu.pci_id for gpu in gpu_functions(found)] == gpus
+    assert [one.pci_id for one in found if kind_of_display(one, found) == "bmc"] == bmc
     addresses = {one.address for one in found}
     assert all(one.parent is None or one.parent in addresses for one in found)

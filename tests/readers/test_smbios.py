@@ -422,6 +422,11 @@ def test_a_machine_without_smbios(tmp_path: Path) -> None:
     assert gaps(parts)["system"] == gaps(parts)["slots"] == "file-absent"
 
 
+def test_a_container_hides_smbios(tmp_path: Path) -> None:
+    parts = smbios.read(tree(tmp_path, {"/.dockerenv": ""}))
+    assert {gap.reason for gap in parts.gaps} == {"in-container"}
+
+
 def test_a_table_of_nothing_is_a_gap(tmp_path: Path) -> None:
     parts = smbios.read(tree(tmp_path, {smbios.TABLE: b"\0" * 8, f"{smbios.STRINGS}/product_name": "X10DRi"}))
     assert parts.system is not None

@@ -53,6 +53,12 @@ def test_unchecked_without_bars_and_log() -> None:
     assert missing("bar-unassigned", Machine()) == ("gpus", "kernel_log")
 
 
+def test_the_log_is_missed_only_where_it_is_the_only_witness() -> None:
+    assert missing("bar-unassigned", machine(kernel_log=None)) == ()
+    assert missing("bar-unassigned", machine(gpu(), kernel_log=None)) == ()
+    assert missing("bar-unassigned", machine(gpu(), pci=None, kernel_log=None)) == ("kernel_log",)
+
+
 def test_0m_from_the_driver_is_decisive() -> None:
     lines = (
         "nvidia 0000:73:00.0: enabling device (0140 -> 0142)",

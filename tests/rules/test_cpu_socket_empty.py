@@ -69,6 +69,13 @@ def test_designations_map_to_numbers_whatever_the_order() -> None:
     assert "slots 5, 6 are dead" in by_order.message
 
 
+def test_names_that_the_catalog_does_not_know_in_another_number_tell_no_slots() -> None:
+    foreign = tuple(CpuSocket(designation=f"P{n}", populated=n < 3) for n in range(4))
+    finding = only("cpu-socket-empty", machine(gpu(), cpu_sockets=foreign), server=r730(designations=("CPU1", "CPU2")))
+    assert finding.subject == "P3"
+    assert "not known for this model" in finding.message
+
+
 def test_a_slot_that_another_riser_moves_is_not_called_dead() -> None:
     rows = (
         SlotRow(id="1", socket=2, lanes=16),

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.facts import Machine, Nvml, NvmlGpu
+from gpucheck.facts import Gpu, Machine, Nvml, NvmlGpu
 from gpucheck.readers.kernel_log import parse
 from gpucheck.rules import View, judge
 from rules.machines import L40S, P40, blind, driver, found, gpu, log, machine, missing, names, only
@@ -133,3 +133,34 @@ def test_other_devices_may_fall_off_the_bus() -> None:
 def test_a_nameless_loss_while_every_card_answers_is_past() -> None:
     lost = machine(gpu(), kernel_log=log("NVRM: a GPU has fallen off the bus."))
     assert only("gpu-fell-off-bus", lost).severity == "warning"
+
+
+NAMELESS = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex": 15})
+
+
+def with_nameless(*cards: Gpu, **known: object) -> Machine:
+    """NVML lists the first card, and one that it calls lost before it tells the address."""
+    listed = tuple(card.nvml for card in cards if card.nvml is not None)
+    return machine(*cards, nvml=Nvml(status="ok", gpus=(*listed, NAMELESS)), **known)
+
+
+def test_a_card_that_nvml_calls_lost_without_an_address_is_likely_the_one_it_does_not_list() -> None:
+    finding = only("gpu-fell-off-bus", with_nameless(gpu(), blind("0000:82:00.0", driver="nvidia")))
+    assert (finding.subject, finding.severity, finding.confidence) == ("0000:82:00.0", "error", "likely")
+    assert finding.evidence[0].source == "nvmlDeviceGetHandleByIndex"
+    # Another witness makes it certain.
+    dead = blind("0000:82:00.0", driver="nvidia", config_dead=True)
+    assert only("gpu-fell-off-bus", with_nameless(gpu(), dead)).confidence == "certain"
+
+
+def test_which_card_nvml_calls_lost_is_not_guessed_among_several() -> None:
+    cards = (gpu(), blind("0000:82:00.0", driver="nvidia"), blind("0000:83:00.0", driver="nvidia"))
+    for made in (with_nameless(*cards), with_nameless(gpu()), with_nameless(gpu(), pci=None)):
+        finding = only("gpu-fell-off-bus", made)
+        assert (finding.subject, finding.severity) == ("machine", "error")
+
+
+def test_a_card_that_nvml_does_not_open_for_another_reason_is_not_lost() -> None:
+    closed = NvmlGpu(index=1, errors={"nvmlDeviceGetHandleByIndex": 4})
+    made = machine(gpu(), blind("0000:82:00.0", driver="nvidia"), nvml=Nvml(status="ok", gpus=(closed,)))
+    assert "gpu-fell-off-bus" not in names(made)

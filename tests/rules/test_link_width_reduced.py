@@ -52,12 +52,15 @@ def test_nvml_or_catalog_stand_in_for_the_port() -> None:
         form=Form(kind="rack"),
         sockets=Sockets(count=2),
         slots=(
+            SlotRow(id="9", lanes=16),
             SlotRow(id="4", smbios=("PCIe Slot 4",), lanes=16),
             SlotRow(id="6", smbios=("PCIe Slot 6",), lanes=8, when={"riser": "a"}),
             SlotRow(id="6", smbios=("PCIe Slot 6",), lanes=16, when={"riser": "b"}),
         ),
         sources={},
     )
+    in_9 = machine(gpu(link=narrow, port_link=None, slot="9"))
+    assert names(in_9, server=server) == ["link-width-reduced"]
     in_4 = machine(gpu(link=narrow, port_link=None, slot="PCIe Slot 4"))
     assert names(in_4, server=server) == ["link-width-reduced"]
     in_6 = machine(gpu(link=narrow, port_link=None, slot="PCIe Slot 6"))

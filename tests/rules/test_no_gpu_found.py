@@ -11,8 +11,16 @@ def test_fires_as_info_and_lists_what_does_not_count() -> None:
     finding = only("no-gpu-found", made)
     assert (finding.severity, finding.subject) == ("info", "machine")
     assert "102b:0534 (0000:09:00.0)" in finding.message
-    assert [e.text for e in finding.evidence] == ["102b:0534, class 030000"]
+    assert [e.text for e in finding.evidence] == [
+        "0000:09:00.0 (102b:0534) is the display of the server's management controller."
+    ]
     assert names(made) == ["no-gpu-found"]
+
+
+def test_an_accelerator_in_the_processor_is_listed_too() -> None:
+    npu = function("0000:00:0b.0", "8086:7d1d", 0x120000)
+    finding = only("no-gpu-found", machine(pci=(npu, NETWORK), nvml=ABSENT))
+    assert [e.text for e in finding.evidence] == ["0000:00:0b.0 (8086:7d1d) is part of the processor."]
 
 
 def test_expected_cards_make_an_error_beside_it() -> None:

@@ -1,4 +1,5 @@
 from gpucheck.facts import Nvml
+from gpucheck.readers.nvml import meaning
 from rules.machines import MIB, amd, bar, blind, driver, gpu, machine, missing, names, no_driver, only
 
 FAILED = Nvml(status="failed", call="nvmlInit_v2", code=999, message="Unknown Error")
@@ -15,6 +16,11 @@ def test_library_absent_while_the_module_is_loaded() -> None:
     made = machine(blind(driver="nvidia"), nvml=Nvml(status="library-absent"))
     assert names(made, expect=1) == ["nvml-unavailable"]
     assert "user part" in only("nvml-unavailable", made).remedy[0]
+
+
+def test_a_code_means_here_what_it_means_in_the_gaps() -> None:
+    made = machine(blind(driver="nvidia"), nvml=Nvml(status="failed", code=9, message="Driver Not Loaded"))
+    assert f"error 9, {meaning(9)}." in only("nvml-unavailable", made).message
 
 
 def test_code_that_nobody_knows() -> None:
