@@ -67,6 +67,9 @@ def _sources(entry: Server | Card) -> Iterator[str]:
                         yield f"{dot}{name}: source {key!r} is not in [sources]"
         own = _with_own_sources(table)
         stated = [name for name in type(table).model_fields if _is_stated(table, name)]
+        for name in stated:
+            if name.endswith("_src") and not any(own[field] == name for field in stated if field in own):
+                yield f"{dot}{name}: sources of something that is not stated"
         if getattr(table, "src", ()):
             continue
         for name in stated:

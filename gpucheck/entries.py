@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from gpucheck.errors import CatalogError
 from gpucheck.findings import Citation
@@ -39,9 +39,17 @@ class Entry(BaseModel):
 
 
 class Sourced(Entry):
-    """A table that holds statements, and the sources they rest on."""
+    """A table that holds statements, and the sources they rest on.
+
+    ``src`` is what the table rests on; a field ``NAME_src`` names the sources of ``NAME`` where they are others.
+    """
 
     src: tuple[str, ...] = ()
+
+    def src_of(self, field: str) -> tuple[str, ...]:
+        """Keys of the sources that a field of this table rests on: its own, or else the table's."""
+        own: tuple[str, ...] = getattr(self, f"{field}_src", ())
+        return own or self.src
 
 
 class Source(Entry):
@@ -129,30 +137,36 @@ class SlotRow(Sourced):
     open_ended: bool = False
     gen: int | None = None
     height: Literal["full", "low"] | None = None
+    height_src: tuple[str, ...] = ()
     length: Literal["full", "half"] | None = None
+    length_src: tuple[str, ...] = ()
     watts: int | None = None
     """Power the slot may give."""
+    watts_src: tuple[str, ...] = ()
     max_wide: int | None = None
     """Most slot widths that a card here may have; None: not known."""
     max_wide_src: tuple[str, ...] = ()
-    """Sources of ``max_wide`` where they are not those of the row."""
     wide_blocks: dict[str, tuple[str, ...]] = {}
     """Card width (``"2"``, ``"3"``) to the slot ids that such a card covers, cumulative."""
     wide_blocks_src: tuple[str, ...] = ()
-    """Where it differs from the row's."""
     clearance_length_mm: float | None = None
     clearance_height_mm: float | None = None
     """Measured room beyond the PCIe CEM envelope, bracket to first obstacle."""
     gpu: bool = True
     """False: a source says that no GPU goes here."""
+    gpu_src: tuple[str, ...] = ()
     order: int | None = None
     """The vendor's order of filling, 1 first."""
+    order_src: tuple[str, ...] = ()
     switch: str | None = None
     """PCIe switch whose uplink it shares: same name, same switch."""
+    switch_src: tuple[str, ...] = ()
     root_port: str | None = None
     """PCI address of the root port (or of the first bus behind it) on a measured machine."""
     riser: str | None = None
     position: str | None = None
+    position_src: tuple[str, ...] = ()
+    """Those of ``riser`` too."""
 
     @property
     def designations(self) -> tuple[str, ...]:
@@ -173,8 +187,8 @@ class GpuLimit(Sourced):
 
 
 class GpuNeed(Sourced):
-    """Something that must be there with a GPU. Exactly one of the fields that judge is given;
-    ``item`` alone is something to buy or check."""
+    """Something that must be there with a GPU. At most one of the fields that judge is given (``cpus``,
+    ``cpu_watts_max``, ``inlet_c_max``, ``psu_watts_min``); ``item`` alone is something to buy or check."""
 
     item: str
     cpus: int | None = None
@@ -186,6 +200,13 @@ class GpuNeed(Sourced):
     """Applies to cards at least this wide."""
     aux_only: bool = False
     """Applies only to cards with auxiliary power."""
+
+    @model_validator(mode="after")
+    def _judged_by_one(self) -> GpuNeed:
+        judging = (self.cpus, self.cpu_watts_max, self.inlet_c_max, self.psu_watts_min)
+        if sum(value is not None for value in judging) > 1:
+            raise ValueError("one need is judged by one field: give each its own")
+        return self
 
 
 class GpuForbid(Sourced):
@@ -258,7 +279,6 @@ class AuxSocket(Sourced):
     when: dict[str, str] = {}
     watts: int | None = None
     watts_src: tuple[str, ...] = ()
-    """Where it differs from the row's."""
 
 
 class Cable(Sourced):

@@ -118,7 +118,7 @@ def _remarks(wanted: Wanted, row: SlotRow, build: Build) -> Iterator[Remark]:
         return Remark(topic, outcome, template, row.id, src, tuple(fields.items()))
 
     if not row.gpu:
-        yield remark("slot", "fail", "No GPU goes into slot {slot}.", row.src)
+        yield remark("slot", "fail", "No GPU goes into slot {slot}.", row.src_of("gpu"))
     if row.socket is None:
         yield remark("socket", "unknown", "Not known: which CPU owns slot {slot}.")
     elif row.socket > build.cpus:
@@ -154,7 +154,7 @@ def _width(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
             yield remark("width", "unknown", "Not known: room for {wide} slot widths at slot {slot}.", wide=wide)
     elif wide > row.max_wide:
         template = "The {card} is {wide} slots wide; slot {slot} has room for a width of {most}."
-        src = row.max_wide_src or row.src
+        src = row.src_of("max_wide")
         yield remark("width", "fail", template, src, card=wanted.name, wide=wide, most=row.max_wide)
 
 
@@ -171,11 +171,11 @@ def _height(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     elif row.height == "low":
         if height > CEM_LOW_HEIGHT_MM:
             template = "The {card} is not low-profile, as it must be in slot {slot}."
-            yield remark("height", "fail", template, row.src, card=wanted.name)
+            yield remark("height", "fail", template, row.src_of("height"), card=wanted.name)
     elif room is not None:
         if height > room:
             template = "The {card} is {height:g} mm high; room for {room:g} mm above slot {slot}."
-            yield remark("height", "fail", template, row.src, card=wanted.name, height=height, room=room)
+            yield remark("height", "fail", template, row.src_of("height"), card=wanted.name, height=height, room=room)
     elif height > CEM_FULL_HEIGHT_MM:
         template = (
             "The {card} is {height:g} mm high, more than a standard card ({cem:g} mm). Not known: the room above "
@@ -193,11 +193,11 @@ def _length(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     elif room is not None:
         if length > room:
             template = "The {card} is {length:g} mm long; room for {room:g} mm behind slot {slot}."
-            yield remark("length", "fail", template, row.src, card=wanted.name, length=length, room=room)
+            yield remark("length", "fail", template, row.src_of("length"), card=wanted.name, length=length, room=room)
     elif row.length == "half":
         if length > CEM_HALF_LENGTH_MM + ROUNDING_MM:
             template = "The {card} is {length:g} mm long; room for a half-length card in slot {slot}."
-            yield remark("length", "fail", template, row.src, card=wanted.name, length=length)
+            yield remark("length", "fail", template, row.src_of("length"), card=wanted.name, length=length)
     elif length > CEM_FULL_LENGTH_MM:
         template = (
             "The {card} is {length:g} mm long, more than a standard card ({cem:g} mm). Not known: the room behind "
@@ -216,7 +216,7 @@ def _slot_watts(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     if wanted.aux.plugs:
         if row.watts is not None and row.watts < SLOT_WATTS:
             template = "A card with a power plug may draw {most} W from its slot; {have} W from slot {slot}."
-            yield remark("slot-watts", "unknown", template, row.src, most=SLOT_WATTS, have=row.watts)
+            yield remark("slot-watts", "unknown", template, row.src_of("watts"), most=SLOT_WATTS, have=row.watts)
         return
     if wanted.power is None:
         return
@@ -227,7 +227,7 @@ def _slot_watts(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
             yield remark("slot-watts", "unknown", template, card=wanted.name, need=need)
     elif need > row.watts:
         template = "The {card} draws {need} W from its slot alone; {have} W from slot {slot}."
-        yield remark("slot-watts", "fail", template, row.src, card=wanted.name, need=need, have=row.watts)
+        yield remark("slot-watts", "fail", template, row.src_of("watts"), card=wanted.name, need=need, have=row.watts)
 
 
 # --- pairs -------------------------------------------------------------------------------------

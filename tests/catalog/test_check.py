@@ -37,6 +37,14 @@ def test_sound_entry(tmp_path: Path, entry: dict[str, Any]) -> None:
         ({"sockets.max_cpu_watts_src": [], "sockets.src": []}, "sockets.max_cpu_watts: stated without a source"),
         ({"gpu.official": "none"}, "gpu.official: stated without a source"),
         ({"tell_apart": "Look at the lid."}, "tell_apart: stated without a source"),
+        ({"slots.0.height_src": ["nowhere"]}, "slots[0].height_src: source 'nowhere' is not in [sources]"),
+        ({"slots.0.src": [], "slots.0.watts_src": ["manual"]}, "slots[0].height: stated without a source"),
+        ({"slots.0.position_src": ["manual"]}, "slots[0].position_src: sources of something that is not stated"),
+        ({"power.aux.0.watts_src": ["manual"]}, "power.aux[0].watts_src: sources of something that is not stated"),
+        (
+            {"gpu.needs": [{"item": "both CPUs", "cpus": 2, "inlet_c_max": 30, "src": ["manual"]}]},
+            "gpu.needs.0: Value error, one need is judged by one field",
+        ),
         ({"slots.0.when": {"riser": "huge"}}, "slot 1: no option riser = huge"),
         ({"slots.0.wide_blocks": {"2": ["9"]}}, "slot 1: blocks 9, which does not exist"),
         ({"slots.0.socket": 3}, "slot 1: socket 3 of 2"),
@@ -102,3 +110,12 @@ def test_id_is_the_name_of_the_file(tmp_path: Path) -> None:
 def test_every_fault_of_an_entry_is_told(tmp_path: Path) -> None:
     both = changed(CARD, {"pci": [], "names": []})
     assert found(tmp_path, both) == ["no PCI id", "no name that people can type"]
+
+
+def test_fields_rest_on_their_own_sources_or_the_row_s(tmp_path: Path) -> None:
+    owned = {"slots.0.height_src": ["owner"], "power.aux.0.watts": 225, "power.aux.0.watts_src": ["quote"]}
+    server = load(write(tmp_path, changed(SERVER, owned))).server(SERVER["id"])
+    [first, second], [socket] = server.slots, server.power.aux or ()
+    assert (first.src_of("height"), first.src_of("length")) == (("owner",), ("manual",))
+    assert second.src_of("height") == second.src_of("socket") == ("manual",)
+    assert (socket.src_of("watts"), socket.src_of("plug")) == (("quote",), ("manual",))

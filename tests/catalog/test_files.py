@@ -51,6 +51,35 @@ def test_file_name_is_the_id_and_the_folder_the_vendor(path: Path, catalog: Cata
     assert path.stem in (catalog.servers if "servers" in path.parts else catalog.cards)
 
 
+RESTS_ON_REASONING_ALONE = {
+    "dell-poweredge-r730": {("4", "wide_blocks")},
+    "dell-poweredge-r730xd": {("4", "wide_blocks")},
+    "huawei-rh2288-v3": {
+        *((slot, "position") for slot in ("3", "6", "7")),
+        *((slot, "height") for slot in ("4", "5")),
+        ("6", "wide_blocks"),
+    },
+    "huawei-rh2288h-v3": {
+        *((slot, "position") for slot in "1234567"),
+        *((slot, "height") for slot in ("4", "5")),
+        *((slot, "wide_blocks") for slot in ("1", "2", "3", "6")),
+    },
+}
+"""Slot and field that no document states: shown as our reasoning, never as measured or as the vendor's."""
+
+
+@pytest.mark.parametrize("id", sorted(path.stem for path in ENTRIES if "servers" in path.parts))
+def test_what_no_document_states_is_marked_as_reasoning(id: str, catalog: Catalog) -> None:
+    server = catalog.server(id)
+    marked = {
+        (row.id, field)
+        for row in server.slots
+        for field in ("position", "height", "length", "watts", "max_wide", "wide_blocks")
+        if getattr(row, field) and {server.sources[key].confidence for key in row.src_of(field)} == {"derived"}
+    }
+    assert marked == RESTS_ON_REASONING_ALONE.get(id, set())
+
+
 @each_file
 def test_file_is_clean_text(path: Path) -> None:
     text = path.read_text("utf-8")
