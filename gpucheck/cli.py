@@ -17,7 +17,6 @@ from gpucheck.errors import GpucheckError, NotCheckable, UsageError
 
 if TYPE_CHECKING:
     from gpucheck.catalog import Catalog
-    from gpucheck.facts import Machine
     from gpucheck.findings import Document
 
 app = typer.Typer(
@@ -291,34 +290,22 @@ def smoke(
     lang: Lang = Language.en,
 ) -> int:
     """A short training that proves that every card is recognised and used."""
-    from gpucheck.smoke.plan import DeviceRequest
-    from gpucheck.smoke.run import smoke as train
+    from gpucheck.api import smoke as train
 
-    request = DeviceRequest.parse(devices)
-    look = _look_at_cards if request.kind != "cpu" else None
     with _progress() as progress:
         report = train(
-            request,
-            look() if look is not None else None,
+            devices,
             steps=steps,
             global_batch=batch,
             timeout=timeout,
             if_busy=if_busy.value,
             expect_gpus=expect_gpus,
             progress=progress,
-            look_again=look,
         )
     if strict and report.exit_code == 0 and any(finding.severity == "warning" for finding in report.findings):
         report = report.model_copy(update={"exit_code": 1})
     _show(report, "smoke", as_json=as_json, markdown=markdown)
     return report.exit_code
-
-
-def _look_at_cards() -> Machine:
-    from gpucheck.assemble import assemble
-    from gpucheck.probing import gather
-
-    return assemble(gather(()), _catalog(None))
 
 
 @contextmanager

@@ -451,3 +451,19 @@ def test_a_fault_of_gpucheck_itself_is_no_verdict(
     monkeypatch.setattr("gpucheck.explain.explain", broken)
     assert run(["explain", "GC101"]) == 3
     assert "a fault in gpucheck itself: RuntimeError" in capsys.readouterr().err
+
+
+def test_a_listing_that_is_cut_off_states_no_totals() -> None:
+    """Half of the modules are not the memory, and one supply of two is not the power."""
+    whole = (
+        "# dmidecode 3.3\n3 structures occupying 200 bytes.\n\n"
+        "Handle 0x0100, DMI type 1, 27 bytes\nSystem Information\n\tProduct Name: PowerEdge R730\n\n"
+        "Handle 0x1100, DMI type 17, 40 bytes\nMemory Device\n\tSize: 16 GB\n\tLocator: A1\n\n"
+        "Handle 0x2700, DMI type 39, 22 bytes\nSystem Power Supply\n"
+        "\tName: PWR SPLY,1100W,RDNT\n\tStatus: Present, OK\n\n"
+    )
+    end = "Handle 0x7F00, DMI type 127, 4 bytes\nEnd Of Table\n"
+    (complete,), (cut,) = (sources.recognise("d.txt", text.encode()) for text in (whole + end, whole))
+    assert (complete.memory_bytes, len(complete.psus)) == (16 << 30, 1)
+    assert (cut.memory_bytes, cut.psus) == (None, None)
+    assert {"memory_bytes", "psus"} <= {gap.fact for gap in cut.gaps if gap.reason == "unreadable"}

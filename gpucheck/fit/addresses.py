@@ -70,10 +70,10 @@ def _address_space(case: Case) -> Iterator[Ruling]:
         text = say("The cards' large BARs take {gib} GiB of address space.", gib=total >> 30)
     covered = [cover(case, order.wanted, order.count) for order in case.request.orders]
     if covered and all(covered):
-        said = say("{what} These cards are known to work in this model.", what=text)
+        said = say("{what} A source has these cards in this model.", what=text)
         yield Ruling(check_of("address-space", "pass", said, sources, *covered), essential=True)
     elif not unknown and (shown := _as_much(case, total)):
-        said = say("{what} As much is known to work in this model.", what=text)
+        said = say("{what} A source has cards with as much in this model.", what=text)
         yield Ruling(check_of("address-space", "pass", said, sources, shown), essential=True)
     else:
         said = say("{what} How much this model's firmware can give is not known.", what=text)

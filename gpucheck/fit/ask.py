@@ -194,7 +194,7 @@ def _occupied(server: Server, machine: Machine) -> frozenset[str]:
     """Catalog ids of the slots in which something stands, as the firmware lists it."""
     in_use = {slot.designation for slot in machine.slots or () if slot.in_use}
     in_use |= {gpu.slot for gpu in machine.gpus or () if gpu.slot is not None}
-    return frozenset(row.id for row in server.slots if in_use & set(row.smbios or (row.id,)))
+    return frozenset(row.id for row in server.slots if in_use & set(row.designations))
 
 
 def _psus_found(psus: Sequence[Psu] | None) -> PsuPlan | None:
@@ -211,7 +211,7 @@ def recognised(server: Server, machine: Machine) -> dict[str, str]:
     if machine.slots is None:
         return {}
     widths = {slot.designation: slot.lanes for slot in machine.slots}
-    names = {row.id: row.smbios or (row.id,) for row in server.slots}
+    names = {row.id: row.designations for row in server.slots}
     there = {id for id, designations in names.items() if any(name in widths for name in designations)}
     lanes = {id: next((widths[name] for name in names[id] if name in widths), None) for id in there}
     found = {}

@@ -113,10 +113,10 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
         wanted = kinds[id]
         remarks, rows = [remark for remark, _ in found], [row for _, row in found]
         text = " ".join(merged(remarks))
-        known, because = covered(case, wanted), say("{what} But this card is known to work in this model.", what=text)
+        known, because = covered(case, wanted), say("{what} But a source has this card in this model.", what=text)
         if not known:
             known = room_shown(case, wanted, topic, rows)
-            because = say("{what} But a card as large is known to work in this model.", what=text)
+            because = say("{what} But a source has a card as large in this model.", what=text)
         if not known and _limit_speaks(topic, wanted):
             known = admitted(case, wanted, frozenset(row.id for row in rows))
             because = say("{what} But the vendor's limit admits such cards there.", what=text)

@@ -35,7 +35,7 @@ def cooling(case: Case) -> Iterator[Ruling]:
                 kind=_KINDS[kind],
             )
             if known := cover(case, wanted, order.count):
-                text = say("{what} But this card is known to work in this model.", what=text)
+                text = say("{what} But a source has this card in this model.", what=text)
                 yield Ruling(check_of("cooling", "pass", text, card_sources, known))
             else:
                 airflow = say("the airflow at the slot is enough for a card that is {kind}", kind=_KINDS[kind])

@@ -66,7 +66,7 @@ def _too_few_sockets(case: Case, need: int, have: int, sources: tuple[Citation, 
     )
     covered = [cover(case, order.wanted, order.count) for order in case.request.orders]
     if covered and all(covered):
-        text = say("{what} But these cards are known to work in this model.", what=text)
+        text = say("{what} But a source has these cards in this model.", what=text)
         return Ruling(check_of("plug", "pass", text, *covered), essential=True)
     question = Question(
         ask="Is there a cable for this server that feeds all plugs of one card from one socket?",
@@ -149,10 +149,10 @@ def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tupl
     }[feed.reason or "aux-unknown"]
     held = Condition(text=say("there is a power cable that ends in the plug of the {card}", card=wanted.name))
     if covered := cover(case, wanted, order.count):
-        text = say("{what} But this card is known to work in this model.", what=text)
+        text = say("{what} But a source has this card in this model.", what=text)
         return Ruling(check_of("plug", "pass", text, covered), essential=True, conditions=(held,))
     if shown := _plugs_shown(case, order):
-        text = say("{what} But a card with the same plugs is known to work in this model.", what=text)
+        text = say("{what} But a source has a card with the same plugs in this model.", what=text)
         return Ruling(check_of("plug", "pass", text, shown), essential=True, conditions=(held,))
     question = Question(
         ask=say(
@@ -210,7 +210,7 @@ def watts(case: Case) -> Iterator[Ruling]:
     text = _load_text(load, usable, chosen, request)
     if outcome == "unknown" and _as_large(case, chosen) and (known := _covered(case)):
         outcome, sources = "pass", known
-        text = say("{what} These cards are known to work in this model.", what=text)
+        text = say("{what} A source has these cards in this model.", what=text)
     yield Ruling(
         check_of("watts", outcome, text, sources),
         essential=True,

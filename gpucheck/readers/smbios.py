@@ -472,7 +472,12 @@ def parse_text(text: str) -> Parts:
         raise ValueError("more than one dump is in it: give one machine at a time")
     broken = _BROKEN.search(text)
     problem = say("dmidecode said: {words}.", words=broken.group()) if broken else None
-    return _facts(records, whole=any(record.kind == 127 for record in records), problem=problem)
+    whole = any(record.kind == 127 for record in records)
+    # Only a listing of everything begins with the number of structures, and such a one ends with type 127.
+    cut = not whole and "structures occupying" in text
+    if cut and problem is None:
+        problem = say("The text ends before the table does: make the dump again and copy all of it.")
+    return _facts(records, whole=whole, problem=problem, cut=cut)
 
 
 def looks_like_dmidecode(text: str) -> bool:
@@ -548,7 +553,7 @@ def _nothing(reason: GapReason, how: str) -> Parts:
     return Parts(gaps=tuple(Gap(fact=fact, reason=reason, how=how) for fact in ("system", *_FACTS)))
 
 
-def _facts(records: Iterable[Record], *, whole: bool, problem: str | None) -> Parts:
+def _facts(records: Iterable[Record], *, whole: bool, problem: str | None, cut: bool = False) -> Parts:
     """Interpret records.
 
     A type without any record is None, not empty: firmware leaves out whole types (a third of Dell
@@ -558,6 +563,7 @@ def _facts(records: Iterable[Record], *, whole: bool, problem: str | None) -> Pa
         records: In table order.
         whole: The input held all of the table, so that what is absent is not there.
         problem: What was wrong with the table; what is absent may stand behind it.
+        cut: Records at the end are missing: a sum, or a list of power supplies, may be only a part of it.
     """
     of = _by_kind(records)
     gaps = [Gap(fact="smbios", reason="unreadable", how=problem)] if problem else []
@@ -586,15 +592,18 @@ def _facts(records: Iterable[Record], *, whole: bool, problem: str | None) -> Pa
         for record, size in zip(memory, sizes, strict=True)
         if size
     )
+    if cut and problem:
+        partly = [("memory_bytes", bool(memory)), ("psus", bool(psus))]
+        gaps += [Gap(fact=fact, reason="unreadable", how=problem) for fact, there in partly if there]
     return Parts(
         system=system,
         cpu_sockets=tuple(map(_cpu_socket, of[4])) or None,
         slots=slots or None,
-        psus=psus or None,
+        psus=None if cut else psus or None,
         onboard=tuple(map(_onboard, of[41])) or None,
-        memory_devices=devices if memory else None,
+        memory_devices=devices if memory and not cut else None,
         memory_slots=len(memory) or None,
-        memory_bytes=None if None in sizes else sum(filter(None, sizes)) or None,
+        memory_bytes=None if None in sizes or cut else sum(filter(None, sizes)) or None,
         gaps=tuple(gaps),
     )
 
