@@ -175,15 +175,33 @@ class SlotRow(Sourced):
 
 
 class GpuLimit(Sourced):
-    """A support statement of the kind ``at most two double-wide cards of 300 W in slots 6 and 4``."""
+    """A support statement of the kind ``at most two double-wide cards of 300 W in slots 6 and 4``.
 
+    ``cards``, ``wide``, ``profile`` and ``watts_each`` say which cards it means, ``cpus`` and ``needs`` in which
+    machine. ``max`` speaks of all cards that it means together.
+    """
+
+    cards: tuple[str, ...] = ()
+    """Catalog ids or names; empty: every card of the class."""
     wide: int | None = None
+    profile: Literal["full", "low"] | None = None
     watts_each: int | None = None
     max: int
     slots: tuple[str, ...] = ()
+    """Slots that the statement names, in the vendor's order of filling."""
+    only_slots: bool = False
+    """The source names these slots and no others for such cards."""
+    cpus: int | None = None
+    """Number of CPUs for which it is said."""
     needs: dict[str, str] = {}
     """Option name to choice under which it is said."""
     note: str | None = None
+
+
+class GpuZone(Sourced):
+    """Slots among which a rule holds: every GPU in them must be of one model."""
+
+    slots: tuple[str, ...]
 
 
 class GpuNeed(Sourced):
@@ -195,7 +213,11 @@ class GpuNeed(Sourced):
     cpu_watts_max: int | None = None
     inlet_c_max: int | None = None
     psu_watts_min: int | None = None
+    cpu_families: tuple[str, ...] = ()
+    """Only with CPUs of these families, such as ``EPYC 7003``."""
     parts: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
+    """Applies only to these cards; empty: to all."""
     wide_min: int | None = None
     """Applies to cards at least this wide."""
     aux_only: bool = False
@@ -203,7 +225,7 @@ class GpuNeed(Sourced):
 
     @model_validator(mode="after")
     def _judged_by_one(self) -> GpuNeed:
-        judging = (self.cpus, self.cpu_watts_max, self.inlet_c_max, self.psu_watts_min)
+        judging = (self.cpus, self.cpu_watts_max, self.inlet_c_max, self.psu_watts_min, self.cpu_families or None)
         if sum(value is not None for value in judging) > 1:
             raise ValueError("one need is judged by one field: give each its own")
         return self
@@ -213,6 +235,10 @@ class GpuForbid(Sourced):
     """Something that excludes a GPU, such as a tape unit."""
 
     item: str
+    when: dict[str, str] = {}
+    """The option's choice that stands for it, where the model declares one."""
+    cards: tuple[str, ...] = ()
+    """Only these cards; empty: every GPU."""
 
 
 class GpuListed(Sourced):
@@ -241,6 +267,7 @@ class GpuSupport(Entry):
     official_note: str | None = None
     official_src: tuple[str, ...] = ()
     limits: tuple[GpuLimit, ...] = ()
+    zones: tuple[GpuZone, ...] = ()
     needs: tuple[GpuNeed, ...] = ()
     forbids: tuple[GpuForbid, ...] = ()
     listed: tuple[GpuListed, ...] = ()
@@ -293,6 +320,41 @@ class Cable(Sourced):
     note: str | None = None
 
 
+class PsuShare(Sourced):
+    """A vendor's rule: the watts of the cards together are at most a share of the watts of all active supplies.
+
+    It replaces our own sum. Cards that draw less than ``cards_from_watts`` do not count.
+    """
+
+    share: float
+    cards_from_watts: int = 0
+    supplies_min: int = 1
+    """With fewer supplies, none of the counted cards is allowed."""
+
+
+class PsuTable(Sourced):
+    """One row of a vendor's table of how many cards so many supplies carry. It replaces our own sum.
+
+    ``most`` maps a class of cards, by its watts (``"300"``: cards that draw up to 300 W and more than the next
+    smaller class), to the most of it alone. ``mixed`` lists the combinations that the table allows beside each
+    other, each with the same keys; empty where the table is silent on mixing.
+    """
+
+    supplies: int
+    watts: int
+    most: dict[str, int]
+    mixed: tuple[dict[str, int], ...] = ()
+
+
+class MmioWindow(Sourced):
+    """The 64-bit memory window of the firmware, where a source gives its size."""
+
+    bytes: int
+    each: Literal["machine", "socket"] = "machine"
+    when: str | None = None
+    """The menu's setting under which it is that large, in its own words; None: always."""
+
+
 class PowerSpec(Entry):
     """Power supplies, base load and the way to a card's plug."""
 
@@ -302,6 +364,8 @@ class PowerSpec(Entry):
     low_line: tuple[LowLine, ...] = ()
     redundancy_note: str | None = None
     redundancy_src: tuple[str, ...] = ()
+    share: PsuShare | None = None
+    table: tuple[PsuTable, ...] = ()
     base: BaseLoad | None = None
     aux: tuple[AuxSocket, ...] | None = None
     """None: not known; empty: a source says that there is none."""
@@ -326,6 +390,10 @@ class FirmwareSetting(Sourced):
     default: str | None = None
     command: str | None = None
     """How to set it from outside, such as a racadm attribute."""
+    bios_from: str | None = None
+    """First BIOS version that has it, where a source says that earlier ones do not."""
+    bios_without: tuple[str, ...] = ()
+    """BIOS versions that a source says lack it or dropped it."""
 
 
 class Note(Sourced):
@@ -354,6 +422,7 @@ class Server(Entry):
     power: PowerSpec = PowerSpec()
     cooling: tuple[Cooling, ...] = ()
     firmware: tuple[FirmwareSetting, ...] = ()
+    mmio: tuple[MmioWindow, ...] = ()
     notes: tuple[Note, ...] = ()
     not_known: tuple[str, ...] = ()
     """What was looked for and not found, for the reader of the file."""

@@ -128,19 +128,19 @@ def most_in(request: Request, build: Build) -> int:
     """
     most = 0
     slots = len(active_rows(request.server, build))
-    if len(request.orders) == 1:
+    if len(request.new) == 1 and request.new[0].slot is None:
         for count in range(1, slots + 1):
-            plan = _plan(replace(request, orders=(replace(request.orders[0], count=count),)), build)
+            plan = _plan(request.with_new((replace(request.new[0], count=count),)), build)
             if plan.left_out:
                 break
             if not plan.fails:
                 most = count
         return most
-    ranges = [range(min(order.count, slots) + 1) for order in request.orders]
+    ranges = [range(min(order.count, slots) + 1) for order in request.new]
     mixes = [counts for counts in itertools.product(*ranges) if 0 < sum(counts) <= slots]
     for counts in sorted(mixes, key=sum, reverse=True):
-        orders = tuple(replace(o, count=n) for o, n in zip(request.orders, counts, strict=True) if n)
-        if not _plan(replace(request, orders=orders), build).fails:
+        orders = tuple(replace(o, count=n) for o, n in zip(request.new, counts, strict=True) if n)
+        if not _plan(request.with_new(orders), build).fails:
             return sum(counts)
     return most
 
@@ -192,9 +192,11 @@ def capacity(request: Request) -> tuple[Capacity, ...]:
 
 def _sure(request: Request, wanted: Wanted, build: Build) -> int:
     order = Order(wanted, len(active_rows(request.server, build)))
-    case = Case(request, build, best_placement(request.server, (order,), build))
-    sure = [seat for seat in case.placement.seats if not seat.unknowns]
-    open_seats = [seat for seat in case.placement.seats if seat.unknowns]
+    standing = tuple(one for one in request.orders if one.fitted)
+    case = Case(request, build, best_placement(request.server, (*standing, order), build))
+    seats = [seat for seat in case.placement.seats if not seat.fitted]
+    sure = [seat for seat in seats if not seat.unknowns]
+    open_seats = [seat for seat in seats if seat.unknowns]
     for count in range(len(open_seats), 0, -1):
         topics: dict[Topic, list[SlotRow]] = {}
         for seat in open_seats[:count]:
@@ -216,7 +218,7 @@ def _in_words(server: Server, build: Build) -> str:
 def alternatives(request: Request, most: int, verdict: AdviceVerdict) -> tuple[Alternative, ...]:
     """What comes out if some of what the request states were changed, the fewest things first."""
     stated = [name for name in ("cpus", "psus", "options") if getattr(request, name)]
-    if not stated or not request.orders:
+    if not stated or not request.new:
         return ()
     found: list[Alternative] = []
     for names in (some for size in range(1, len(stated) + 1) for some in itertools.combinations(stated, size)):
@@ -261,12 +263,12 @@ def _new_parts(request: Request, plan: Plan) -> tuple[str, ...]:
 
 def scenarios(request: Request) -> tuple[Scenario, ...]:
     """Where nothing is stated: the answer for each number of CPUs and each choice."""
-    if request.cpus is not None or request.options or len(request.orders) > 1:
+    if request.cpus is not None or request.options or len(request.new) > 1:
         return ()
     return tuple(
         Scenario(
             given=_in_words(request.server, build),
-            max_count=most_in(request, build) if request.orders else _sure(request, CLASSES[0], build),
+            max_count=most_in(request, build) if request.new else _sure(request, CLASSES[0], build),
             cpus=build.cpus,
             options=build.options,
         )
@@ -331,7 +333,7 @@ def advise(request: Request) -> Advice:
     """
     room = capacity(request)
     told = scenarios(request)
-    if not request.orders:
+    if not request.new:
         return _without_cards(request, room, told)
     plan = best_plan(request)
     # Every way of building it was a scenario already, where nothing is stated.
@@ -370,7 +372,7 @@ def _conditions(plan: Plan) -> Iterator[Condition]:
 def _of_variants(request: Request, plan: Plan) -> Iterator[Condition]:
     """Makers' versions of a card for which the answer is another one than for the reference card."""
     for position, order in enumerate(request.orders):
-        if order.wanted.variant is not None:
+        if order.wanted.variant is not None or order.fitted:
             continue
         card = order.wanted.card
         unlike: dict[AdviceVerdict, list[str]] = {}
@@ -451,6 +453,7 @@ def _places(placement: Placement) -> tuple[Place, ...]:
             position=seat.row.position,
             riser=seat.row.riser,
             socket=seat.row.socket,
+            fitted=seat.fitted,
             lanes=seat.lanes,
             gen=min(filter(None, (seat.row.gen, seat.wanted.bus.gen if seat.wanted.bus else None)), default=None),
             covers=tuple(sorted(seat.covers - {seat.row.id})),
@@ -469,9 +472,9 @@ def _topology(placement: Placement) -> SlotTopology:
 
 def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Condition]) -> str:
     fields = {
-        "cards": " + ".join(f"{order.count} × {order.wanted.name}" for order in request.orders),
+        "cards": " + ".join(f"{order.count} × {order.wanted.name}" for order in request.new),
         "model": f"{request.server.vendor} {request.server.model}",
-        "slots": ", ".join(seat.row.id for seat in plan.case.placement.seats),
+        "slots": ", ".join(seat.row.id for seat in plan.case.placement.seats if not seat.fitted),
         "most": most,
         "conditions": len(conditions),
     }
@@ -532,7 +535,7 @@ def _candidates(advices: Sequence[tuple[Request, Advice]]) -> tuple[Candidate, .
         Candidate(
             server=request.server.id,
             model=f"{request.server.vendor} {request.server.model}",
-            gpus=tuple(order.wanted.name for order in request.orders),
+            gpus=tuple(order.wanted.name for order in request.new),
             verdict=advice.verdict,
             max_count=advice.max_count,
             max_with_changes=advice.max_with_changes,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpucheck.catalog import exact_name
 from gpucheck.entries import CONFIDENCE_ORDER, BuildReport, Card, GpuLimit, GpuNeed, Server, citations
 from gpucheck.findings import Check, Citation, Outcome
 from gpucheck.fit.report import Condition, Item, PowerSum, Question
 from gpucheck.fit.request import Request, Wanted
-from gpucheck.fit.slots import Build, Placement
+from gpucheck.fit.slots import Build, Placement, applies
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,6 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def means(name: str, wanted: Wanted) -> bool:
-    """Whether a list's or a report's name for a card means this one: its id, or one of its names in full.
-
-    The reference card's name does not mean a maker's variant, which differs in what decides fit.
-    """
-    entry, names = (
-        (wanted.id, wanted.variant.names)
-        if wanted.variant is not None
-        else (wanted.id, (wanted.card.name, *wanted.card.names))
-    )
-    return name == entry or exact_name(name) in {exact_name(known) for known in names}
-
-
 def cover(case: Case, wanted: Wanted, count: int) -> tuple[Citation, ...]:
     """The strongest source that says that so many of this very card work in this model; empty when none does.
 
@@ -83,10 +69,10 @@ def cover(case: Case, wanted: Wanted, count: int) -> tuple[Citation, ...]:
     gpu = case.server.gpu
     found: list[str] = []
     for report in gpu.reports:
-        if report.works and report.count >= count and any(means(name, wanted) for name in report.cards):
+        if report.works and report.count >= count and any(wanted.is_called(name) for name in report.cards):
             found += report.src
     for listed in gpu.listed:
-        if count <= most_listed(case, wanted) and any(means(name, wanted) for name in listed.cards):
+        if count <= most_listed(case, wanted) and any(wanted.is_called(name) for name in listed.cards):
             found += listed.src
     return strongest(case.cite(found))
 
@@ -126,15 +112,9 @@ def strongest(sources: Iterable[Citation]) -> tuple[Citation, ...]:
     return tuple(sorted(sources, key=lambda source: CONFIDENCE_ORDER[source.confidence])[:1])
 
 
-def applies(limit: GpuLimit, wanted: Wanted, build: Build) -> bool:
-    """Whether a vendor's limit speaks of this card in this build."""
-    same_width = limit.wide is None or limit.wide == wanted.slots_wide
-    return same_width and all(build.options.get(key) == choice for key, choice in limit.needs.items())
-
-
 def covered(case: Case, wanted: Wanted) -> tuple[Citation, ...]:
     """Sources that cover the unknowns of a card, for as many as the request wants."""
-    count = sum(order.count for order in case.request.orders if order.wanted is wanted)
+    count = sum(order.count for order in case.request.orders if order.wanted.id == wanted.id)
     return cover(case, wanted, count)
 
 
@@ -152,6 +132,8 @@ def needs_that_apply(case: Case) -> tuple[GpuNeed, ...]:
 
 
 def _concerns(need: GpuNeed, wanted: Wanted) -> bool:
+    if need.cards and not any(wanted.is_called(name) for name in need.cards):
+        return False
     wide_enough = need.wide_min is None or wanted.slots_wide is None or wanted.slots_wide >= need.wide_min
     has_aux = not need.aux_only or wanted.aux is None or bool(wanted.aux.plugs)
     return wide_enough and has_aux

@@ -36,6 +36,8 @@ class Place(Document):
     gen: int | None
     covers: tuple[str, ...]
     """Other slots that the card covers."""
+    fitted: bool = False
+    """It stands there already."""
 
 
 class Capacity(Document):

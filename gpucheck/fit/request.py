@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck.catalog import Catalog
+from gpucheck.catalog import Catalog, exact_name
 from gpucheck.entries import Aux, Bus, Card, CardCooling, CardPower, Server, Size, Variant
 from gpucheck.errors import UsageError
 from gpucheck.power import Redundancy
@@ -60,6 +60,14 @@ class Wanted:
         """PCIe side of the card; None: not known."""
         return self.card.bus
 
+    def is_called(self, name: str) -> bool:
+        """Whether a list's or a report's name for a card means this one: its id, or one of its names in full.
+
+        The reference card's name does not mean a maker's variant, which differs in what decides fit.
+        """
+        names = self.variant.names if self.variant is not None else (self.card.name, *self.card.names)
+        return name == self.id or exact_name(name) in {exact_name(known) for known in names}
+
     @property
     def slots_wide(self) -> int | None:
         """Whole slots that it covers."""
@@ -69,10 +77,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """So many of one card."""
+    """So many of one card, or one that stands in a slot already.
+
+    Attributes:
+        wanted: The card.
+        count: How many.
+        slot: The slot that it must stand in; None: any.
+        fitted: A probe found it there: it stays, and needs no slot, no cable and no judgement of its room.
+    """
 
     wanted: Wanted
     count: int
+    slot: str | None = None
+    fitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +132,17 @@ class Request:
 
     @property
     def count(self) -> int:
-        """All cards together."""
+        """All cards together, those that are fitted among them."""
         return sum(order.count for order in self.orders)
+
+    @property
+    def new(self) -> tuple[Order, ...]:
+        """What is asked for, without the cards that are fitted."""
+        return tuple(order for order in self.orders if not order.fitted)
+
+    def with_new(self, orders: tuple[Order, ...]) -> Request:
+        """The same request for other cards; what is fitted stays."""
+        return replace(self, orders=(*(order for order in self.orders if order.fitted), *orders))
 
     def freed(self, *names: str) -> Request:
         """The same request with some of what it states left free again."""
@@ -126,7 +152,11 @@ class Request:
     def as_stated(self) -> dict[str, Any]:
         """The request as it goes into the document."""
         return {
-            "gpus": [{"gpu": order.wanted.id, "count": order.count} for order in self.orders],
+            "gpus": [
+                {"gpu": order.wanted.id, "count": order.count, **({"slot": order.slot} if order.slot else {})}
+                for order in self.new
+            ],
+            "fitted": [{"gpu": order.wanted.id, "slot": order.slot} for order in self.orders if order.fitted],
             "cpus": self.cpus,
             "cpu_watts": self.cpu_watts,
             "psus": None if self.psus is None else {"count": self.psus.count, "watts": self.psus.watts},

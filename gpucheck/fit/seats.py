@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.entries import Size, SlotRow
+from gpucheck.entries import Size, SlotRow, citations
 from gpucheck.findings import Citation
 from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed
 from gpucheck.fit.report import Condition, Item, Question
-from gpucheck.fit.request import Wanted
+from gpucheck.fit.request import Order, Wanted
 from gpucheck.fit.slots import (
     CEM_FULL_HEIGHT_MM,
     CEM_FULL_LENGTH_MM,
     ROUNDING_MM,
     SLOT_WATTS,
     Remark,
+    Seat,
     Topic,
     active_rows,
     height_of,
     merged,
+    named_slots,
     seat,
+    vendor_read,
 )
 from gpucheck.text import plural, say
 
@@ -47,7 +50,9 @@ def slots(case: Case) -> Iterator[Ruling]:
         template = plural(wanted, "The card finds no slot.", "{placed} of {wanted} cards find a slot.")
         text = say(template, placed=placed, wanted=wanted)
         yield Ruling(check_of("slot", "fail", text, sources))
+        yield from _modules(case)
         yield from _reasons(case)
+    yield from _zones(case)
     yield from _displaced(case)
     yield from _lanes_lost(case)
     yield from _unknown_remarks(case)
@@ -57,8 +62,9 @@ def _reasons(case: Case) -> Iterator[Ruling]:
     """What keeps the other slots from taking a card: those that one thing alone excludes, if there are any."""
     taken = {slot for place in case.placement.seats for slot in place.covers}
     refused = [
-        [remark for remark in seat(order.wanted, row, case.build).remarks if remark.outcome == "fail"]
-        for order in case.request.orders
+        [remark for remark in _judged(case, order, row).remarks if remark.outcome == "fail"]
+        for order in case.request.new
+        if order.wanted.card.form == "pcie"
         for row in active_rows(case.server, case.build)
         if row.id not in taken
     ]
@@ -71,6 +77,32 @@ def _reasons(case: Case) -> Iterator[Ruling]:
         text = " ".join(merged(remarks))
         sources = case.cite(key for remark in remarks for key in remark.src)
         yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", text, sources))
+
+
+def _modules(case: Case) -> Iterator[Ruling]:
+    for order in case.request.orders:
+        card = order.wanted.card
+        if card.form != "pcie":
+            text = say("The {card} is a module for a board of its own kind, not a card for a slot.", card=card.name)
+            yield Ruling(check_of("slot", "fail", text, citations(card, card.pci[0].src)))
+
+
+def _judged(case: Case, order: Order, row: SlotRow) -> Seat:
+    return seat(order.wanted, row, case.build, named_slots(case.server, order.wanted, case.build))
+
+
+def _zones(case: Case) -> Iterator[Ruling]:
+    """Why a free slot takes no card of another model: the vendor wants one model in each zone."""
+    models = {order.wanted.id for order in case.request.orders}
+    for zone in case.server.gpu.zones if len(models) > 1 else ():
+        text = say("Slots {slots} are one zone: all GPUs in them must be of one model.", slots=listed(zone.slots))
+        sources = case.cite(zone.src)
+        short = len(case.placement.seats) < case.request.count
+        if vendor_read(case.server, zone.src):
+            yield Ruling(check_of("slot", "fail" if short else "pass", text, sources))
+        else:
+            held = (Condition(text=text, sources=sources),)
+            yield Ruling(check_of("slot", "unknown", text, sources), conditions=held)
 
 
 def _displaced(case: Case) -> Iterator[Ruling]:
@@ -90,7 +122,7 @@ def _displaced(case: Case) -> Iterator[Ruling]:
 def _lanes_lost(case: Case) -> Iterator[Ruling]:
     for place in case.placement.seats:
         bus = place.wanted.bus
-        if bus is not None and place.row.lanes < bus.lanes:
+        if bus is not None and not place.fitted and place.row.lanes < bus.lanes:
             text = say(
                 "The {card} has {card_lanes} lanes, slot {slot} gives it {lanes}: it works, copies to and from "
                 "the card are slower.",

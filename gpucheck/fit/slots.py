@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpucheck.entries import Server, Size, SlotRow
+from gpucheck.entries import GpuLimit, Server, Size, SlotRow
 from gpucheck.findings import Outcome
 from gpucheck.fit.request import Order, Wanted
 from gpucheck.text import say
@@ -71,6 +71,10 @@ class Seat:
     """Slot ids that it takes, its own among them."""
     displaces: frozenset[str] = frozenset()
     """Of these, the ones in which something stands now."""
+    order: int | None = None
+    """Place in the vendor's order of filling for such a card, 1 first; None: the vendor names none."""
+    fitted: bool = False
+    """It stands there already."""
 
     @property
     def usable(self) -> bool:
@@ -105,18 +109,77 @@ def active_rows(server: Server, build: Build) -> tuple[SlotRow, ...]:
     )
 
 
-def seat(wanted: Wanted, row: SlotRow, build: Build) -> Seat:
-    """Judge one card in one slot."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Slots that the vendor names for a card, in its order of filling."""
+
+    slots: tuple[str, ...]
+    only: bool
+    """It names these and no others, and its own page was read."""
+    src: tuple[str, ...]
+
+
+def applies(limit: GpuLimit, wanted: Wanted, build: Build) -> bool:
+    """Whether a vendor's limit speaks of this card in this build."""
+    return (
+        (not limit.cards or any(wanted.is_called(name) for name in limit.cards))
+        and limit.wide in (None, wanted.slots_wide)
+        and limit.profile in (None, wanted.size.profile)
+        and limit.cpus in (None, build.cpus)
+        and all(build.options.get(key) == choice for key, choice in limit.needs.items())
+    )
+
+
+def vendor_read(server: Server, keys: Iterable[str]) -> bool:
+    """Whether a statement with these sources is a rule: the vendor's own page was read."""
+    return {server.sources[key].confidence for key in keys if key in server.sources} == {"vendor"}
+
+
+def named_slots(server: Server, wanted: Wanted, build: Build) -> Named | None:
+    """The slots that the vendor names for this card; the statement that says most of the card counts."""
+    limits = [limit for limit in server.gpu.limits if limit.slots and applies(limit, wanted, build)]
+    if not limits:
+        return None
+    limit = max(limits, key=lambda one: (bool(one.cards), one.cpus is not None, len(one.needs)))
+    return Named(limit.slots, limit.only_slots and vendor_read(server, limit.src), limit.src)
+
+
+def seat(wanted: Wanted, row: SlotRow, build: Build, named: Named | None = None) -> Seat:
+    """Judge one card in one slot.
+
+    Args:
+        wanted: The card.
+        row: The slot.
+        build: How the server stands.
+        named: What :func:`named_slots` says of the card.
+    """
     wide = wanted.slots_wide or 1
     blocked = {slot for width, slots in row.wide_blocks.items() if int(width) <= wide for slot in slots}
     covers = frozenset(blocked | {row.id})
-    return Seat(wanted, row, tuple(_remarks(wanted, row, build)), covers, covers & build.occupied)
+    order = row.order
+    if named is not None:
+        order = named.slots.index(row.id) + 1 if row.id in named.slots else None
+    return Seat(wanted, row, tuple(_remarks(wanted, row, build, named)), covers, covers & build.occupied, order)
 
 
-def _remarks(wanted: Wanted, row: SlotRow, build: Build) -> Iterator[Remark]:
+def _as_it_stands(order: Order, row: SlotRow) -> Seat:
+    """A fitted card in its slot: nothing about it is in question, but the slots that it covers are taken."""
+    wide = order.wanted.slots_wide or 1
+    blocked = {slot for width, slots in row.wide_blocks.items() if int(width) <= wide for slot in slots}
+    return Seat(order.wanted, row, (), frozenset(blocked | {row.id}), order=row.order, fitted=True)
+
+
+def _remarks(wanted: Wanted, row: SlotRow, build: Build, named: Named | None) -> Iterator[Remark]:
     def remark(topic: Topic, outcome: Outcome, template: str, src: tuple[str, ...] = (), **fields: object) -> Remark:
         return Remark(topic, outcome, template, row.id, src, tuple(fields.items()))
 
+    if wanted.card.form != "pcie":
+        template = "The {card} is a module for a board of its own kind; it goes into no PCIe slot."
+        yield remark("connector", "fail", template, card=wanted.name)
+        return
+    if named is not None and named.only and row.id not in named.slots:
+        template = "The vendor names slots {named} for the {card}, not slot {slot}."
+        yield remark("slot", "fail", template, named.src, card=wanted.name, named=", ".join(named.slots))
     if not row.gpu:
         yield remark("slot", "fail", "No GPU goes into slot {slot}.", row.src_of("gpu"))
     if row.socket is None:
@@ -262,10 +325,10 @@ class Placement:
         return (
             sum(len(seat.unknowns) for seat in self.seats),
             sum(len(seat.displaces) for seat in self.seats),
-            sum(row.order is None for row in rows),
+            sum(seat.order is None for seat in self.seats),
             -sum(seat.lanes for seat in self.seats),
             sum(_DISTANCE[pair] for pair in pairs),
-            sum(row.order if row.order is not None else 99 for row in rows),
+            sum(seat.order if seat.order is not None else 99 for seat in self.seats),
             tuple(row.id.zfill(4) for row in rows),
         )
 
@@ -273,19 +336,31 @@ class Placement:
 def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Placement:
     """The best place for as many of the cards as go in: most cards first, then least cost.
 
-    Exact: every set of slots is looked at, but for those that cannot beat the best, and for those that differ from
-    one that was looked at only in which of two interchangeable slots they use.
+    Fitted cards stay where they are. Exact: every set of slots is looked at, but for those that cannot beat the
+    best, and for those that differ from one that was looked at only in which of two interchangeable slots they use.
     """
     rows = sorted(active_rows(server, build), key=lambda row: row.id.zfill(4))
-    twins = _twins(rows, build.occupied)
+    zones = _zones(server)
+    twins = _twins(rows, build.occupied, zones)
+    standing = tuple(_as_it_stands(o, row) for o in orders if o.fitted for row in rows if row.id == o.slot)
+    placed = {one.row.id for one in standing}
     kinds = [
-        (order.count, [place for row in rows if (place := seat(order.wanted, row, build)).usable]) for order in orders
+        (order.count, _usable(server, order, rows, build))
+        for order in orders
+        if not (order.fitted and order.slot in placed)
     ]
     # Most cards that the kinds from this one on can add.
     to_come = [sum(min(count, len(places)) for count, places in kinds[kind:]) for kind in range(len(kinds) + 1)]
     best, most, least = Placement(()), -1, Placement(()).cost
 
-    def search(kind: int, start: int, left: int, chosen: tuple[Seat, ...], taken: frozenset[str]) -> None:
+    def search(
+        kind: int,
+        start: int,
+        left: int,
+        chosen: tuple[Seat, ...],
+        taken: frozenset[str],
+        owners: frozenset[tuple[int, str]],
+    ) -> None:
         nonlocal best, most, least
         if kind == len(kinds):
             placement = Placement(chosen)
@@ -299,28 +374,46 @@ def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Pla
             if len(chosen) + min(left, len(places) - position) + to_come[kind + 1] < most:
                 break
             place = places[position]
-            twin = twins[place.row.id]
+            twin = (twins[place.row.id], place.order)
             if place.covers & taken or twin in passed:
                 continue
-            search(kind, position + 1, left - 1, (*chosen, place), taken | place.covers)
+            zone = zones.get(place.row.id)
+            if zone is not None and any(other == zone and id != place.wanted.id for other, id in owners):
+                continue
+            owned = owners if zone is None else owners | {(zone, place.wanted.id)}
+            search(kind, position + 1, left - 1, (*chosen, place), taken | place.covers, owned)
             passed.add(twin)
         # Leave out the others of this kind: fewer of one may let another in.
         if len(chosen) + to_come[kind + 1] >= most:
             following = kinds[kind + 1][0] if kind + 1 < len(kinds) else 0
-            search(kind + 1, 0, following, chosen, taken)
+            search(kind + 1, 0, following, chosen, taken, owners)
 
-    search(0, 0, kinds[0][0] if kinds else 0, (), frozenset())
-    return Placement(tuple(sorted(best.seats, key=lambda s: s.row.order if s.row.order is not None else 99)))
+    covered = frozenset(slot for one in standing for slot in one.covers)
+    owned = frozenset((zones[one.row.id], one.wanted.id) for one in standing if one.row.id in zones)
+    search(0, 0, kinds[0][0] if kinds else 0, standing, covered, owned)
+    return Placement(tuple(sorted(best.seats, key=lambda s: s.order if s.order is not None else 99)))
 
 
-def _twins(rows: Sequence[SlotRow], occupied: frozenset[str]) -> dict[str, object]:
+def _usable(server: Server, order: Order, rows: Sequence[SlotRow], build: Build) -> list[Seat]:
+    named = named_slots(server, order.wanted, build)
+    places = (seat(order.wanted, row, build, named) for row in rows if order.slot in (None, row.id))
+    return [place for place in places if place.usable]
+
+
+def _zones(server: Server) -> dict[str, int]:
+    """Slot id to the number of the zone in which the vendor wants GPUs of one model only."""
+    read = [zone for zone in server.gpu.zones if vendor_read(server, zone.src)]
+    return {slot: number for number, zone in enumerate(read) for slot in zone.slots}
+
+
+def _twins(rows: Sequence[SlotRow], occupied: frozenset[str], zones: dict[str, int]) -> dict[str, object]:
     """Slot id to what decides about a card in it: equal for slots that are interchangeable."""
     in_the_way = occupied | {slot for row in rows for slots in row.wide_blocks.values() for slot in slots}
     return {
         row.id: row.id
         if row.wide_blocks or row.id in in_the_way
         else (
-            *(row.socket, row.switch, row.order, row.gpu, row.lanes, row.connector, row.open_ended, row.watts),
+            *(row.socket, row.switch, row.gpu, row.lanes, row.connector, row.open_ended, row.watts, zones.get(row.id)),
             *(row.height, row.length, row.max_wide, row.clearance_height_mm, row.clearance_length_mm),
         )
         for row in rows

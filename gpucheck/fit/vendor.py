@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import Card, GpuLimit, citations
 from gpucheck.findings import Citation, Outcome
-from gpucheck.fit.case import Case, Ruling, applies, binds, check_of, cover, means, needs_that_apply
+from gpucheck.fit.case import Case, Ruling, binds, check_of, cover, needs_that_apply
 from gpucheck.fit.report import Condition, Item
 from gpucheck.fit.request import Order
-from gpucheck.fit.slots import pair_class
+from gpucheck.fit.slots import applies, pair_class
 from gpucheck.text import plural, say
 
 
@@ -74,6 +74,15 @@ def support(case: Case) -> Iterator[Ruling]:
         if meant:
             yield from _limit(case, meant, limit)
     for forbidden in gpu.forbids:
+        if forbidden.cards and not any(
+            o.wanted.is_called(name) for o in case.request.orders for name in forbidden.cards
+        ):
+            continue
+        if forbidden.when:
+            if all(case.build.options.get(key) == choice for key, choice in forbidden.when.items()):
+                text = say("Excludes a GPU: {item}.", item=forbidden.item)
+                yield _statement(case, text, forbidden.src)
+            continue
         held = Condition(
             text=say("it is without this, which excludes a GPU: {item}", item=forbidden.item),
             sources=case.cite(forbidden.src),
@@ -82,11 +91,11 @@ def support(case: Case) -> Iterator[Ruling]:
         yield Ruling(check_of("support", "unknown", text, held.sources), conditions=(held,))
     for order in case.request.orders:
         for listed in gpu.listed:
-            if any(means(name, order.wanted) for name in listed.cards):
+            if any(order.wanted.is_called(name) for name in listed.cards):
                 text = say("The {card} is listed by: {by}.", card=order.wanted.name, by=listed.by)
                 yield Ruling(check_of("listed", "pass", text, case.cite(listed.src)))
         for report in gpu.reports:
-            if any(means(name, order.wanted) for name in report.cards):
+            if any(order.wanted.is_called(name) for name in report.cards):
                 yield _report(case, order, report.works, report.note, report.count, report.src)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import AuxSocket, citations
-from gpucheck.findings import Citation
-from gpucheck.fit import plugs
+from gpucheck.findings import Citation, Outcome
+from gpucheck.fit import plugs, supplies
 from gpucheck.fit.case import Case, Ruling, admitted, check_of, cover, listed, needs_that_apply
 from gpucheck.fit.report import Condition, Item, PowerSum, PowerTerm, Question
 from gpucheck.fit.request import Order, PsuPlan, Request
@@ -22,6 +22,8 @@ def power_plugs(case: Case) -> Iterator[Ruling]:
     socket_sources = case.cite(key for socket in there or () for key in socket.src)
     feeds = [(order, plugs.feed(server, order.wanted, build)) for order in case.request.orders]
     for order, feed in feeds:
+        if order.fitted:
+            continue  # it runs: its cable is there, and takes its socket
         yield from _feed(case, order, feed, socket_sources)
         yield from _socket_watts(
             order, feed, there or (), case.cite(k for s in there or () for k in s.watts_src or s.src)
@@ -191,6 +193,9 @@ def watts(case: Case) -> Iterator[Ruling]:
     for term in terms:
         load += Bounds(term.low_watts, term.high_watts)
     request = case.request
+    if ruled := list(_by_vendor(case, load, terms)):
+        yield from ruled
+        return
     # The sum is no better known than the weakest of its terms.
     chosen, sources = request.psus, tuple(source for term in terms for source in term.sources)
     if chosen is None:
@@ -219,6 +224,42 @@ def watts(case: Case) -> Iterator[Ruling]:
         power=_sum(case, load, terms, usable),
     )
     yield from _peak(case, load, usable)
+
+
+def _by_vendor(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterator[Ruling]:
+    """The vendor's own rule on supplies and cards, where there is one: it wins over our sum."""
+    spec, stated = case.server.power, case.request.psus
+    plans = [stated] if stated else [PsuPlan(spec.bays, size) for size in _sizes(case) if spec.bays is not None]
+    last: Ruling | None = None
+    for plan in plans:
+        rule = supplies.rule(case, plan)
+        if rule is None:
+            continue
+        sources = case.cite(rule.src)
+        outcome: Outcome = "fail" if not rule.allowed else "pass" if stated else "change"
+        item = Item(
+            item=say("{watts} W power supply", watts=plan.watts),
+            part_numbers=next((psu.parts for psu in spec.psus if psu.watts == plan.watts), ()),
+            quantity=plan.count,
+            need="maybe-fitted",
+            why=rule.text,
+            sources=sources,
+        )
+        last = Ruling(
+            check_of("watts", outcome, rule.text, sources),
+            essential=True,
+            items=(item,) if outcome == "change" else (),
+            power=_sum(case, load, terms, usable_watts(plan.count, plan.watts, case.request.redundancy or "none")),
+        )
+        if rule.allowed:
+            break
+    if last is not None:
+        yield last
+
+
+def _sizes(case: Case) -> list[int]:
+    """Supplies that the model can have, the smallest first."""
+    return sorted({psu.watts for psu in case.server.power.psus})
 
 
 def _as_large(case: Case, chosen: PsuPlan) -> bool:

@@ -163,6 +163,7 @@ def test_request_is_repeated_in_the_document() -> None:
     )
     assert advice.request == {
         "gpus": [{"gpu": "nvidia-tesla-p40", "count": 1}],
+        "fitted": [],
         "cpus": 2,
         "cpu_watts": 105,
         "psus": {"count": 2, "watts": 1100},
