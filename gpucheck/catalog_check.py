@@ -112,7 +112,7 @@ def _server(server: Server, catalog: Catalog) -> Iterator[str]:
                 yield f"slot {row.id}: blocks {blocked}, which does not exist"
         if row.socket is not None and not 1 <= row.socket <= server.sockets.count:
             yield f"slot {row.id}: socket {row.socket} of {server.sockets.count}"
-        if row.connector is not None and row.connector < row.lanes:
+        if row.connector is not None and row.lanes is not None and row.connector < row.lanes:
             yield f"slot {row.id}: more lanes than the connector has"
     for build in builds(Request(server)):
         active = [row.id for row in active_rows(server, build)]

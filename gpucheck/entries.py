@@ -132,7 +132,8 @@ class SlotRow(Sourced):
     """Option name to choice; all must be chosen."""
     socket: int | None = None
     """Number of the CPU socket (from 1) whose lanes it has; None: not known."""
-    lanes: int
+    lanes: int | None = None
+    """Lanes that are wired; None: not known."""
     connector: int | None = None
     open_ended: bool = False
     gen: int | None = None
@@ -326,7 +327,8 @@ class PsuShare(Sourced):
     It replaces our own sum. Cards that draw less than ``cards_from_watts`` do not count.
     """
 
-    share: float
+    divisor: float
+    """3 for a third of the supplies' watts."""
     cards_from_watts: int = 0
     supplies_min: int = 1
     """With fewer supplies, none of the counted cards is allowed."""

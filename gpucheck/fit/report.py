@@ -32,7 +32,8 @@ class Place(Document):
     position: str | None
     riser: str | None
     socket: int | None
-    lanes: int
+    lanes: int | None
+    """None: not known."""
     gen: int | None
     covers: tuple[str, ...]
     """Other slots that the card covers."""

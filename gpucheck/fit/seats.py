@@ -122,7 +122,12 @@ def _displaced(case: Case) -> Iterator[Ruling]:
 def _lanes_lost(case: Case) -> Iterator[Ruling]:
     for place in case.placement.seats:
         bus = place.wanted.bus
-        if bus is not None and not place.fitted and place.row.lanes < bus.lanes:
+        if bus is None or place.fitted:
+            continue
+        if place.row.lanes is None:
+            text = say("Not known: how many lanes slot {slot} gives the card.", slot=place.row.id)
+            yield Ruling(check_of("lanes", "unknown", text))
+        elif place.row.lanes < bus.lanes:
             text = say(
                 "The {card} has {card_lanes} lanes, slot {slot} gives it {lanes}: it works, copies to and from "
                 "the card are slower.",

@@ -87,9 +87,11 @@ class Seat:
         return tuple(remark for remark in self.remarks if remark.outcome == "unknown")
 
     @property
-    def lanes(self) -> int:
-        """Lanes that the card will have."""
-        return min(self.row.lanes, self.wanted.bus.lanes) if self.wanted.bus else self.row.lanes
+    def lanes(self) -> int | None:
+        """Lanes that the card will have; None: not known."""
+        if self.row.lanes is None or self.wanted.bus is None:
+            return self.row.lanes
+        return min(self.row.lanes, self.wanted.bus.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def _connector(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     if row.open_ended:
         return
     if have is None:
-        if row.lanes < need:
+        if row.lanes is None or row.lanes < need:
             yield remark("connector", "unknown", "Not known: whether an x{need} card goes into slot {slot}.", need=need)
     elif have < need:
         template = "The {card} needs an x{need} connector; x{have} in slot {slot}."
@@ -326,7 +328,7 @@ class Placement:
             sum(len(seat.unknowns) for seat in self.seats),
             sum(len(seat.displaces) for seat in self.seats),
             sum(seat.order is None for seat in self.seats),
-            -sum(seat.lanes for seat in self.seats),
+            -sum(seat.lanes or 0 for seat in self.seats),
             sum(_DISTANCE[pair] for pair in pairs),
             sum(seat.order if seat.order is not None else 99 for seat in self.seats),
             tuple(row.id.zfill(4) for row in rows),

@@ -101,7 +101,7 @@ def _by_share(case: Case, share: PsuShare, plan: PsuPlan) -> Rule | None:
             count=active,
         )
         return Rule(False, text, share.src)
-    most = int(share.share * plan.watts * active)
+    most = int(plan.watts * active / share.divisor)
     text = say(
         "The vendor's rule: {count} × {watts} W supplies carry cards of {most} W in all; these draw {total} W.",
         count=active,
