@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpucheck.entries import Card, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, check_of, cover, listed, most_listed
+from gpucheck.fit.case import Case, Ruling, check_of, cover, listed, most_listed, vouched
 from gpucheck.fit.report import Condition, Question
 from gpucheck.fit.request import Wanted
 from gpucheck.text import say
@@ -75,6 +75,10 @@ def _address_space(case: Case) -> Iterator[Ruling]:
     elif not unknown and (shown := _as_much(case, total)):
         said = say("{what} A source has cards with as much in this model.", what=text)
         yield Ruling(check_of("address-space", "pass", said, sources, shown), essential=True)
+    elif known := vouched(case):
+        said = say("{what} The vendor's own limit admits such cards here.", what=text)
+        held = Condition(text="the firmware has enough 64-bit address space")
+        yield Ruling(check_of("address-space", "pass", said, sources, known), essential=True, conditions=(held,))
     else:
         said = say("{what} How much this model's firmware can give is not known.", what=text)
         question = Question(

@@ -13,7 +13,17 @@ from gpucheck.entries import Recognise, Server
 from gpucheck.errors import UsageError
 from gpucheck.fit.advise import EXIT_CODES, advise_any, rank
 from gpucheck.fit.report import Advice, SlotTopology
-from gpucheck.fit.request import Order, PsuPlan, Request, Wanted, checked_count, parse_gpu, parse_psus, resolve_option
+from gpucheck.fit.request import (
+    Order,
+    PsuPlan,
+    Request,
+    Wanted,
+    checked_count,
+    parse_gpu,
+    parse_psus,
+    parse_slot,
+    resolve_option,
+)
 from gpucheck.power import Redundancy
 from gpucheck.text import say
 
@@ -72,7 +82,7 @@ def _sorted_words(asked: Asked) -> tuple[str | None, tuple[str, ...]]:
 
 def _meanings(texts: Sequence[str], count: int | None, catalog: Catalog) -> tuple[tuple[Order, ...], ...]:
     """The cards that are asked for; more than one reading where a name means cards that fit differently."""
-    parsed = [(text, *parse_gpu(text)) for text in texts]
+    parsed = [(slot, *parse_gpu(card)) for card, slot in map(parse_slot, texts)]
     if count is not None:
         if len(parsed) != 1 or parsed[0][2] is not None:
             raise UsageError(
@@ -83,10 +93,12 @@ def _meanings(texts: Sequence[str], count: int | None, catalog: Catalog) -> tupl
         parsed = [(parsed[0][0], parsed[0][1], checked_count(count, f"--count {count}"))]
     readings = []
     for choice in itertools.product(*(_unlike(name, catalog) for _, name, _ in parsed)):
-        counted: dict[CardMatch, int] = {}
-        for match, (_, _, number) in zip(choice, parsed, strict=True):
-            counted[match] = counted.get(match, 0) + (number or 1)
-        readings.append(tuple(Order(Wanted(*catalog.variant(match)), number) for match, number in counted.items()))
+        counted: dict[tuple[CardMatch, str | None], int] = {}
+        for match, (slot, _, number) in zip(choice, parsed, strict=True):
+            if slot is not None and (number or 1) > 1:
+                raise UsageError("one slot holds one card", input=f"@{slot}", hint="write --gpu P40@6 --gpu P40@4")
+            counted[match, slot] = counted.get((match, slot), 0) + (number or 1)
+        readings.append(tuple(Order(Wanted(*catalog.variant(match)), n, slot) for (match, slot), n in counted.items()))
     return tuple(readings)
 
 
@@ -162,7 +174,9 @@ def _request(
         )
     request = Request(
         server=server,
-        orders=orders,
+        orders=tuple(
+            order if order.slot is None else replace(order, slot=_slot(server, order.slot)) for order in orders
+        ),
         cpus=asked.cpus,
         cpu_watts=asked.cpu_watts,
         psus=psus,
@@ -173,6 +187,16 @@ def _request(
         catalog=catalog,
     )
     return with_found(request, machine) if machine is not None else request
+
+
+def _slot(server: Server, name: str) -> str:
+    """Id of the slot that a person names, by its number or by what the firmware calls it."""
+    wanted = name.casefold().removeprefix("slot").strip()
+    for row in server.slots:
+        if wanted in {known.casefold() for known in (row.id, *row.designations)}:
+            return row.id
+    known = ", ".join(dict.fromkeys(row.id for row in server.slots))
+    raise UsageError(say("a {model} has no such slot", model=server.model), input=f"@{name}", hint=f"known: {known}")
 
 
 def with_found(request: Request, machine: Machine) -> Request:

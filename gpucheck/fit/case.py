@@ -86,7 +86,7 @@ def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citatio
     """The strongest vendor's limit that admits this card, as many as are wanted, in these slots.
 
     ``At most two double-wide cards of 300 W in slots 6 and 4`` says that such a card finds room, slot power and
-    supply power there. It says nothing about the card's plug and its address space.
+    supply power there. A limit that names neither watts nor cards admits none.
     """
     watts = wanted.power.watts if wanted.power else None
 
@@ -99,12 +99,40 @@ def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citatio
         if applies(limit, wanted, case.build)
         and count(limit) <= limit.max
         and (not limit.slots or slots <= set(limit.slots))
-        and limit.watts_each is not None
-        and watts is not None
-        and watts <= limit.watts_each
+        and (bool(limit.cards) or (limit.watts_each is not None and watts is not None and watts <= limit.watts_each))
         for key in limit.src
     ]
     return strongest(case.cite(found))
+
+
+def slots_of(case: Case, wanted: Wanted) -> frozenset[str]:
+    """Slots in which cards of this kind stand."""
+    return frozenset(place.row.id for place in case.placement.seats if place.wanted.id == wanted.id)
+
+
+def owner_told(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citation, ...]:
+    """A vendor's limit for just so many CPUs that names these slots: then their owners are among those CPUs."""
+    limits = [
+        limit
+        for limit in case.server.gpu.limits
+        if limit.cpus == case.build.cpus and slots <= set(limit.slots) and applies(limit, wanted, case.build)
+    ]
+    return strongest(case.cite(key for limit in limits for key in limit.src))
+
+
+def vouched(case: Case) -> tuple[Citation, ...]:
+    """The vendor's own limits that admit every card of the request where it stands; empty when one is not admitted.
+
+    A vendor that states how many such cards the model takes sells it with what they need: the leads and the
+    firmware. Which those are stays a condition.
+    """
+    found: list[Citation] = []
+    for order in case.request.orders:
+        sources = admitted(case, order.wanted, slots_of(case, order.wanted))
+        if not binds(sources):
+            return ()
+        found += sources
+    return tuple(dict.fromkeys(found))
 
 
 def strongest(sources: Iterable[Citation]) -> tuple[Citation, ...]:

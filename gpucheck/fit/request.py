@@ -176,6 +176,16 @@ def parse_psus(text: str) -> PsuPlan:
     return PsuPlan(int(match[1] or 1), int(match[2]))
 
 
+def parse_slot(text: str) -> tuple[str, str | None]:
+    """``P40@6`` to the card and the slot that it must stand in. UsageError for an empty slot."""
+    card, at, slot = text.rpartition("@")
+    if not at:
+        return text, None
+    if not slot.strip():
+        raise UsageError("no slot is named", input=f"--gpu {text}", hint="write it as P40@6")
+    return card, slot.strip()
+
+
 def parse_gpu(text: str) -> tuple[str, int | None]:
     """``P40``, ``P40:2`` and ``2xP40`` to name and count. UsageError for a count that makes no sense."""
     name, count = text.strip(), None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import Size, SlotRow, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed
+from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed, owner_told
 from gpucheck.fit.report import Condition, Item, Question
 from gpucheck.fit.request import Order, Wanted
 from gpucheck.fit.slots import (
@@ -157,6 +157,9 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
         if not known and _limit_speaks(topic, wanted):
             known = admitted(case, wanted, frozenset(row.id for row in rows))
             because = say("{what} But the vendor's limit admits such cards there.", what=text)
+        if not known and topic == "socket":
+            known = owner_told(case, wanted, frozenset(row.id for row in rows))
+            because = say("{what} But the vendor names it for so many CPUs.", what=text)
         if known:
             yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", because, known), essential=True)
         else:
@@ -265,7 +268,8 @@ def sockets(case: Case) -> Iterator[Ruling]:
     owners = {place.row.socket for place in case.placement.seats if place.row.socket is not None}
     highest = max(owners, default=1)
     sources = case.cite(key for place in case.placement.seats if place.row.socket == highest for key in place.row.src)
-    if not case.placement.seats or case.server.sockets.count == 1:
+    unknown = any(place.row.socket is None for place in case.placement.seats)
+    if not case.placement.seats or case.server.sockets.count == 1 or (unknown and highest == 1):
         return
     if highest == 1:
         yield Ruling(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpucheck.entries import AuxSocket, citations
 from gpucheck.findings import Citation, Outcome
 from gpucheck.fit import plugs, supplies
-from gpucheck.fit.case import Case, Ruling, admitted, check_of, cover, listed, needs_that_apply
+from gpucheck.fit.case import Case, Ruling, admitted, check_of, cover, listed, needs_that_apply, slots_of, vouched
 from gpucheck.fit.report import Condition, Item, PowerSum, PowerTerm, Question
 from gpucheck.fit.request import Order, PsuPlan, Request
 from gpucheck.fit.slots import SLOT_WATTS
@@ -156,6 +156,9 @@ def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tupl
     if shown := _plugs_shown(case, order):
         text = say("{what} But a source has a card with the same plugs in this model.", what=text)
         return Ruling(check_of("plug", "pass", text, shown), essential=True, conditions=(held,))
+    if feed.reason == "server-unknown" and (known := vouched(case)):
+        text = say("{what} But the vendor's own limit admits such cards here.", what=text)
+        return Ruling(check_of("plug", "pass", text, known), essential=True, conditions=(held,))
     question = Question(
         ask=say(
             "Which GPU power cables come with the server, and do they end in the plug of the {card}?",
@@ -274,8 +277,10 @@ def _covered(case: Case) -> tuple[Citation, ...]:
     low_line = request.input_volts is not None and request.input_volts < LOW_LINE_BELOW_VOLTS
     if low_line or request.redundancy not in (None, "none"):
         return ()
-    slots = frozenset(place.row.id for place in case.placement.seats)
-    known = [cover(case, order.wanted, order.count) or admitted(case, order.wanted, slots) for order in request.orders]
+    known = [
+        cover(case, order.wanted, order.count) or admitted(case, order.wanted, slots_of(case, order.wanted))
+        for order in request.orders
+    ]
     return tuple(source for group in known for source in group) if known and all(known) else ()
 
 
@@ -406,8 +411,10 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
     )
     if not spec.psus or spec.bays is None:
         text = say("The load is at least {low} W; which power supplies it has is not stated.", low=round(load.low))
+        if known := _covered(case):
+            text = say("{what} A source has these cards in this model.", what=text)
         yield Ruling(
-            check_of("watts", "unknown", text),
+            check_of("watts", "pass" if known else "unknown", text, known),
             essential=True,
             questions=(label,),
             conditions=(

@@ -108,7 +108,7 @@ def test_every_answer_is_one_of_its_own_checks() -> None:
 def test_every_answer_is_short() -> None:
     for advice in matrix():
         assert len(advice.headline) < 400
-        assert len(advice.questions) <= 10
+        assert len(advice.questions) <= 12
         assert len(advice.conditions) <= 16
         assert len({condition.text for condition in advice.conditions}) == len(advice.conditions)
 
