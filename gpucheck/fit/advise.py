@@ -101,7 +101,7 @@ def builds(request: Request) -> Iterator[Build]:
     ]
     for count in cpus:
         for combination in itertools.product(*choices):
-            yield Build(count, dict(combination), request.occupied)
+            yield Build(count, dict(combination), request.occupied, count == server.sockets.count)
 
 
 def _plan(request: Request, build: Build) -> Plan:

@@ -102,6 +102,8 @@ class Build:
     options: dict[str, str] = field(default_factory=dict)
     occupied: frozenset[str] = frozenset()
     """Slots that a probe found in use."""
+    full: bool = False
+    """Every CPU socket is populated: then no slot is dead, whoever owns it."""
 
 
 def active_rows(server: Server, build: Build) -> tuple[SlotRow, ...]:
@@ -184,9 +186,9 @@ def _remarks(wanted: Wanted, row: SlotRow, build: Build, named: Named | None) ->
         yield remark("slot", "fail", template, named.src, card=wanted.name, named=", ".join(named.slots))
     if not row.gpu:
         yield remark("slot", "fail", "No GPU goes into slot {slot}.", row.src_of("gpu"))
-    if row.socket is None:
+    if row.socket is None and not build.full:
         yield remark("socket", "unknown", "Not known: which CPU owns slot {slot}.")
-    elif row.socket > build.cpus:
+    elif row.socket is not None and row.socket > build.cpus:
         yield remark("socket", "fail", "CPU {cpu}, which is not there, owns slot {slot}.", row.src, cpu=row.socket)
     for judge in (_connector, _width, _height, _length, _slot_watts):
         yield from judge(wanted, row, remark)

@@ -125,7 +125,9 @@ def _limit(case: Case, meant: Sequence[Order], limit: GpuLimit) -> Iterator[Ruli
         order.wanted for order in meant if order.wanted.power and order.wanted.power.watts > (limit.watts_each or 0)
     ]
     sources = case.cite(limit.src)
-    if count > limit.max:
+    if count > limit.max and not limit.max:
+        yield _statement(case, say("The vendor allows no such card in this configuration."), limit.src)
+    elif count > limit.max:
         template = plural(
             limit.max,
             "The vendor allows at most one such card; {count} are wanted.",

@@ -64,6 +64,7 @@ RESTS_ON_REASONING_ALONE = {
         *((slot, "height") for slot in ("4", "5")),
         *((slot, "wide_blocks") for slot in ("1", "2", "3", "6")),
     },
+    "supermicro-sys-7048gr-tr": {(slot, "max_wide") for slot in ("2", "4", "6", "8")},
 }
 """Slot and field that no document states: shown as our reasoning, never as measured or as the vendor's."""
 

@@ -104,7 +104,7 @@ def test_every_name_of_a_card_leads_to_it(catalog: Catalog, id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "near"), [("R731", "PowerEdge R730"), ("T360", "PowerEdge T630"), ("RH2288H V4", "RH2288H V3")]
+    ("typed", "near"), [("R731", "PowerEdge R730"), ("T6300", "PowerEdge T630"), ("RH2288H V4", "RH2288H V3")]
 )
 def test_wrong_server_name_gets_the_nearest(catalog: Catalog, typed: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
