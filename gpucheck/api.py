@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def probe(
-    sources: Sequence[str] = (), *, expect_gpus: int | None = None, timeout: float = 10.0, catalog: str | None = None
+    sources: Sequence[str] = (),
+    *,
+    expect_gpus: int | None = None,
+    timeout: float = 10.0,
+    catalog: str | None = None,
+    baseline: str | None = None,
 ) -> Probe:
     """What is in this machine (or in captures and dumps of one), and what is wrong with it.
 
@@ -25,13 +30,14 @@ def probe(
         expect_gpus: How many GPUs there should be.
         timeout: Seconds that NVML may take.
         catalog: Folder with catalog entries of your own.
+        baseline: An earlier probe of the machine (its JSON document), capture or dump to compare it with.
 
     Raises:
         gpucheck.errors.InputError: A source cannot be read, or they are of two machines.
     """
     from gpucheck.probing import probe as look
 
-    return look(sources, expect_gpus=expect_gpus, timeout=timeout, catalog=load(catalog))
+    return look(sources, expect_gpus=expect_gpus, timeout=timeout, catalog=load(catalog), baseline=baseline)
 
 
 def advise(

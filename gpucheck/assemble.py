@@ -1,22 +1,22 @@
 """Partial facts → Machine. Joins go through the PCI address, never through an index.
 
-Precedence where sources overlap: configuration space, then NVML, then SMBIOS. A contradiction
-becomes a gap; parts of two different machines are an input error.
+Precedence where sources overlap: configuration space, then lspci, then NVML, then SMBIOS. Sources of one kind
+are merged first (merging.py). A contradiction becomes a gap; parts of two machines are an input error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gpucheck import topology
 from gpucheck.catalog import Catalog
 from gpucheck.displays import gpu_functions, vendor_of
-from gpucheck.errors import InputError
 from gpucheck.facts import (
     Counts,
     Cpu,
     CpuSocket,
+    DriverReport,
     Expected,
     Gap,
     Gpu,
@@ -24,23 +24,16 @@ from gpucheck.facts import (
     NvmlGpu,
     Parts,
     PciFunction,
-    Psu,
     Slot,
-    System,
+    TensorFlowLog,
     Topology,
     pci_address,
 )
+from gpucheck.merging import merge
 from gpucheck.text import say
 
 if TYPE_CHECKING:
     from gpucheck.entries import Server, SlotRow
-
-_T = TypeVar("_T")
-
-_LEVELS = ("system", "cpu_sockets", "slots", "psus", "cpu", "pci", "driver", "nvml", "kernel_log")
-_NO_REMEDY = ("not-supported", "file-absent")
-"""Reasons of gaps that nothing fills."""
-_HOW = "What was given does not hold it: run gpucheck probe on the machine, or give a capture of it."
 
 VRAM_TOLERANCE = 0.07
 """NVML reports a little less memory than a card's name says: 22,9 of 24 GB, 15,4 of 16."""
@@ -52,33 +45,36 @@ def assemble(parts: Sequence[Parts], catalog: Catalog) -> Machine:
     Raises:
         InputError: two parts come from different machines.
     """
-    _check_one_machine(parts)
-    system = _system(parts)
-    cpu = _first(part.cpu for part in parts)
-    pci = _pci(parts)
-    nvml = _first(part.nvml for part in parts)
-    sockets = _first(part.cpu_sockets for part in parts)
-    slots = _first(part.slots for part in parts)
+    whole = merge(parts)
+    system, slots, sockets = whole.system, whole.slots, whole.cpu_sockets
     model = catalog.server_of(system) if system is not None else None
     server = catalog.server(model) if model is not None else None
     gaps: list[Gap] = []
-    gpus = _gpus(parts, catalog, server, gaps)
+    gpus = _gpus(whole, catalog, server, gaps)
     return Machine(
         system=system,
         catalog_model=model,
         cpu_sockets=sockets,
-        cpu=cpu,
+        cpu=whole.cpu,
         slots=None if slots is None else tuple(_with_socket(slot, sockets, server) for slot in slots),
-        psus=_psus(parts),
-        memory_bytes=_memory(parts),
+        psus=whole.psus,
+        power=whole.power,
+        firmware_settings=whole.firmware_settings,
+        bmc_events=whole.bmc_events,
+        memory_bytes=_memory(whole),
         gpus=gpus,
-        topology=_topology(pci, gpus, cpu.numa_nodes if cpu else None),
-        driver=_first(part.driver for part in parts),
-        nvml=nvml,
-        gaps=(*_open_gaps(parts), *dict.fromkeys(gaps)),
-        pci=pci,
-        kernel_log=_first(part.kernel_log for part in parts),
-        onboard=_first(part.onboard for part in parts),
+        topology=_topology(whole, gpus),
+        driver=whole.driver,
+        nvml=whole.nvml,
+        environment=whole.environment,
+        software=whole.software,
+        gaps=(*whole.gaps, *dict.fromkeys(gaps)),
+        redacted=whole.redacted,
+        pci=whole.pci,
+        pci_complete=whole.pci_complete,
+        kernel_log=whole.kernel_log,
+        tensorflow_log=whole.tensorflow_log,
+        onboard=whole.onboard,
     )
 
 
@@ -94,120 +90,37 @@ def counts(machine: Machine, expected: Expected | None) -> Counts:
         else 0
         if nvml is not None and nvml.status == "ok" and nvml.gpus == ()
         else None,
+        tensorflow=None if machine.tensorflow_log is None else _tensorflow_devices(machine.tensorflow_log),
         expected=expected,
     )
 
 
-def _first(values: Iterable[_T | None]) -> _T | None:
-    return next((value for value in values if value is not None), None)
+def _tensorflow_devices(log: TensorFlowLog) -> int | None:
+    """Devices that TensorFlow says it made; 0 where it says that it makes none."""
+    made = [line for line in log.lines if line.startswith("Created ") and "pci bus id: " in line]
+    if made:
+        return len({line.partition("pci bus id: ")[2].partition(",")[0] for line in made})
+    return 0 if any("Skipping registering GPU devices" in line for line in log.lines) else None
 
 
-# --- one machine --------------------------------------------------------------------------------
-
-
-def _check_one_machine(parts: Sequence[Parts]) -> None:
-    known: Parts | None = None
-    for part in parts:
-        if part.system is None:
-            continue
-        if known is None or known.system is None:
-            known = part
-            continue
-        for field in ("uuid", "product", "board"):
-            first, second = (getattr(p.system, field) for p in (known, part))
-            if first is not None and second is not None and first.casefold() != second.casefold():
-                what = "another machine" if field == "uuid" else f"{second!r}, not {first!r}"
-                raise InputError(
-                    f"it comes from {what}; {known.origin} came first",
-                    input=part.origin,
-                    hint="give dumps of one machine at a time",
-                )
-
-
-def _system(parts: Sequence[Parts]) -> System | None:
-    systems = [part.system for part in parts if part.system is not None]
-    if not systems:
-        return None
-    merged: dict[str, str | None] = {}
-    for field in System.model_fields:
-        merged[field] = _first(getattr(system, field) for system in systems)
-    return System.model_validate(merged)
-
-
-def _memory(parts: Sequence[Parts]) -> int | None:
-    stated = _first(part.memory_bytes for part in parts)
-    if stated is not None:
-        return stated
-    devices = _first(part.memory_devices for part in parts)
+def _memory(whole: Parts) -> int | None:
+    if whole.memory_bytes is not None:
+        return whole.memory_bytes
+    devices = whole.memory_devices
     return sum(device.bytes for device in devices) if devices else None
-
-
-def _psus(parts: Sequence[Parts]) -> tuple[Psu, ...] | None:
-    """Power supplies of the first list; what it does not know is filled in by location from the others.
-
-    Where the locations have nothing in common, the list with the most ratings counts: firmware may list bays
-    without a word on what is in them while the BMC knows.
-    """
-    lists = [part.psus for part in parts if part.psus]
-    if not lists:
-        return _first(part.psus for part in parts)
-    first, *others = lists
-    for other in others:
-        at = {psu.location: psu for psu in other if psu.location is not None}
-        if any(psu.location in at for psu in first):
-            first = tuple(_filled(psu, at.get(psu.location or "")) for psu in first)
-        elif _ratings(other) > _ratings(first):
-            first = other
-    return first
-
-
-def _filled(psu: Psu, other: Psu | None) -> Psu:
-    known = {} if other is None else {name: getattr(other, name) for name in Psu.model_fields}
-    return psu.model_copy(update={name: value for name, value in known.items() if getattr(psu, name) is None})
-
-
-def _ratings(psus: Sequence[Psu]) -> int:
-    return sum(psu.watts is not None for psu in psus)
-
-
-def _open_gaps(parts: Sequence[Parts]) -> Iterable[Gap]:
-    """Gaps that no other part fills, each told once."""
-    filled = {
-        field
-        for field in Parts.model_fields
-        if field not in ("gaps", "origin") and any(getattr(part, field) is not None for part in parts)
-    }
-    if all(psu.watts is not None for psu in _psus(parts) or () if psu.present is not False):
-        filled.add("psus.watts")
-    gaps = dict.fromkeys(gap for part in parts for gap in part.gaps)
-    told = {gap.fact.partition(".")[0] for gap in gaps}
-    absent = [Gap(fact=fact, reason="not-in-input", how=_HOW) for fact in _LEVELS if fact not in filled | told]
-    open_gaps = [gap for gap in gaps if gap.fact not in filled or gap.reason in ("contradiction", "unreadable")]
-    helped = {gap.fact for gap in open_gaps if gap.reason not in _NO_REMEDY}
-    # Two ways to read one fact are both told; a way that leads nowhere only where there is no other.
-    return [*(gap for gap in open_gaps if gap.reason not in _NO_REMEDY or gap.fact not in helped), *absent]
-
-
-def _pci(parts: Sequence[Parts]) -> tuple[PciFunction, ...] | None:
-    """The whole list where there is one: an excerpt hides what it leaves out."""
-    return _first(part.pci for part in parts if part.pci_complete) or _first(part.pci for part in parts)
 
 
 # --- cards --------------------------------------------------------------------------------------
 
 
-def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps: list[Gap]) -> tuple[Gpu, ...] | None:
-    pci = _pci(parts)
-    nvml = _first(part.nvml for part in parts)
+def _gpus(whole: Parts, catalog: Catalog, server: Server | None, gaps: list[Gap]) -> tuple[Gpu, ...] | None:
+    pci, nvml, slots, sockets, cpu = whole.pci, whole.nvml, whole.slots, whole.cpu_sockets, whole.cpu
     listed = {gpu.address: gpu for gpu in (nvml.gpus if nvml and nvml.gpus else ()) if gpu.address is not None}
     nvml_looked = nvml is not None and nvml.gpus is not None
     if pci is None and not nvml_looked:
         return None
-    slots = _first(part.slots for part in parts)
-    sockets = _first(part.cpu_sockets for part in parts)
-    cpu = _first(part.cpu for part in parts)
     tree = topology.tree(pci or ())
-    unread = {gap.fact for part in parts for gap in part.gaps}
+    unread = {gap.fact for gap in whole.gaps}
     multi = _multi_gpu_ids(catalog, gpu_functions(pci or ()))
     found = []
     for function in gpu_functions(pci or ()):
@@ -215,7 +128,9 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps:
         if seen is not None and None not in (ids := {function.pci_id, seen.pci_id}) and len(ids) > 1:
             how = say("PCI says {pci}, NVML {nvml}.", pci=function.pci_id, nvml=seen.pci_id)
             gaps.append(Gap(fact=f"gpus.{function.address}.pci_id", reason="contradiction", how=how))
-        card, name = _named(catalog, function.pci_id, function.subsystem_id, seen)
+        pci_id = function.pci_id or (seen.pci_id if seen is not None else None)
+        subsystem = function.subsystem_id or (seen.subsystem_id if seen is not None else None)
+        card, name = _named(catalog, pci_id, subsystem, seen, function.report)
         slot = _slot_of(function.address, slots or (), server, tree, gaps)
         card_switch = topology.card_of(function.address, tree, multi)
         port = topology.slot_port(card_switch or function.address, tree)
@@ -224,30 +139,33 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps:
             Gpu(
                 address=function.address,
                 vendor=vendor_of(function),
-                name=name,
-                pci_id=function.pci_id,
-                subsystem_id=function.subsystem_id,
+                name=name or function.name,
+                pci_id=pci_id,
+                subsystem_id=subsystem,
                 catalog_gpu=card,
                 card=card_switch,
                 driver=function.driver,
                 driver_read=function.driver_read,
                 numa_node=topology.numa_node_of(function.address, tree),
                 iommu_group=function.iommu_group,
+                iommu_domain=function.iommu_domain,
                 socket=_populated_name(sockets, index, cpu, gaps) or _socket_by_catalog(slot, server, sockets),
                 slot=slot,
-                link=function.link,
+                link=topology.slot_end(function.address, tree).link,
                 port_link=port.link if port is not None and card_switch is None else None,
                 bars=function.bars,
                 config_dead=function.config_dead,
+                power_state=function.power_state,
+                errors=function.errors,
+                report=function.report,
                 on_pci=True,
                 nvml=seen,
             )
         )
-    whole = all(part.pci_complete for part in parts if part.pci is not None)
     for address, seen in listed.items():
         card, name = _named(catalog, seen.pci_id, seen.subsystem_id, seen)
         # A function that was there and could not be read is unknown, not gone.
-        looked = pci is not None and whole and f"pci.{address}" not in unread
+        looked = pci is not None and whole.pci_complete and f"pci.{address}" not in unread
         slot = _slot_of(address, slots or (), server, tree, gaps)
         found.append(
             Gpu(
@@ -265,7 +183,16 @@ def _gpus(parts: Sequence[Parts], catalog: Catalog, server: Server | None, gaps:
                 nvml=seen,
             )
         )
-    return tuple(found)
+    return (*found, *_without_address(nvml.gpus if nvml is not None and nvml.gpus else (), found))
+
+
+def _without_address(seen: Iterable[NvmlGpu], found: Sequence[Gpu]) -> Iterable[Gpu]:
+    """Cards that NVML counts without an address, but for as many as PCI shows and NVML does not list:
+    those are likely the same."""
+    nameless = [gpu for gpu in seen if gpu.address is None]
+    unlisted = sum(gpu.vendor == "nvidia" and gpu.nvml is None for gpu in found)
+    for gpu in nameless[unlisted:]:
+        yield Gpu(address=f"nvml:{gpu.index}", vendor="nvidia", name=gpu.name, driver_read=False, nvml=gpu)
 
 
 def _multi_gpu_ids(catalog: Catalog, functions: Iterable[PciFunction]) -> frozenset[str]:
@@ -276,13 +203,18 @@ def _multi_gpu_ids(catalog: Catalog, functions: Iterable[PciFunction]) -> frozen
 
 
 def _named(
-    catalog: Catalog, pci_id: str | None, subsystem: str | None, seen: NvmlGpu | None
+    catalog: Catalog,
+    pci_id: str | None,
+    subsystem: str | None,
+    seen: NvmlGpu | None,
+    report: DriverReport | None = None,
 ) -> tuple[str | None, str | None]:
     """Catalog id and name. One PCI id may be several products: memory decides, else none is claimed."""
-    name = seen.name if seen is not None else None
+    name = seen.name if seen is not None else report.product_name if report is not None else None
+    memory = seen.memory_total_bytes if seen is not None else report.vram_bytes if report is not None else None
     ids = catalog.cards_of(pci_id, subsystem) if pci_id is not None else ()
-    if len(ids) > 1 and seen is not None and seen.memory_total_bytes is not None:
-        ids = tuple(id for id in ids if _same_memory(catalog.card(id).vram_gib, seen.memory_total_bytes))
+    if len(ids) > 1 and memory is not None:
+        ids = tuple(id for id in ids if _same_memory(catalog.card(id).vram_gib, memory))
     if len(ids) == 1:
         return ids[0], name or catalog.card(ids[0]).name
     if name is None and ids:
@@ -420,6 +352,25 @@ def _with_socket(slot: Slot, sockets: Sequence[CpuSocket] | None, server: Server
     return slot if name is None else slot.model_copy(update={"socket": name})
 
 
-def _topology(pci: Sequence[PciFunction] | None, gpus: Sequence[Gpu] | None, numa_nodes: int | None) -> Topology:
+def _topology(whole: Parts, gpus: Sequence[Gpu] | None) -> Topology:
+    """Classes of all pairs: what the tree does not tell, a tool may have printed."""
     addresses = [gpu.address for gpu in gpus or ()]
-    return topology.matrix(pci or (), addresses, numa_nodes) if addresses else Topology()
+    if not addresses:
+        return Topology()
+    read = topology.matrix(whole.pci or (), addresses, whole.cpu.numa_nodes if whole.cpu else None)
+    printed = whole.topology
+    if printed is None:
+        return read
+    told = {
+        (first, second): word
+        for first, row in zip(printed.addresses, printed.matrix, strict=False)
+        for second, word in zip(printed.addresses, row, strict=False)
+    }
+    rows = tuple(
+        tuple(
+            told.get((first, second), word) if word == "?" else word
+            for second, word in zip(addresses, row, strict=True)
+        )
+        for first, row in zip(addresses, read.matrix, strict=True)
+    )
+    return Topology(addresses=read.addresses, matrix=rows)

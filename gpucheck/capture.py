@@ -8,6 +8,8 @@ A capture is one JSON document, ``gpucheck/capture/1``:
 ``commands``  command line, words joined by blanks → ``{"returncode", "stdout", "stderr"}`` or
               ``{"error": "ETIMEDOUT"}``
 ``nvml``      the NVML child's answers with their return codes
+``environment``  variables of the process that can hide cards or steer TensorFlow
+``python``    ``{"version", "folders"}``: the Python whose packages were looked at
 ``root``      whether it was made as root
 
 An archive (tar, also compressed) or a folder with ``sys`` or ``proc`` in it works the same way.
@@ -31,7 +33,7 @@ from typing import Any
 
 from gpucheck.capture_script import read_manifest
 from gpucheck.errors import InputError
-from gpucheck.host import READ_LIMIT, Completed, NvmlAnswers
+from gpucheck.host import READ_LIMIT, Completed, NvmlAnswers, Python
 
 SCHEMA = "gpucheck/capture/1"
 UNPACKED_LIMIT = 256 << 20
@@ -51,7 +53,10 @@ class CaptureHost:
         folders: Further folders, for empty ones.
         commands: Command line to what it printed.
         nvml: Answers of the NVML child, None when the capture holds none.
+        environment: Variables of the process, None when the capture holds none.
+        python: The Python whose packages were looked at, None when the capture names none.
         is_root: Whether it was made as root.
+        redacted: Whether stand-ins were put in the place of what names the machine.
     """
 
     live = False
@@ -65,13 +70,19 @@ class CaptureHost:
         folders: Iterable[str] = (),
         commands: Mapping[str, Completed | OSError] | None = None,
         nvml: NvmlAnswers | None = None,
+        environment: Mapping[str, str] | None = None,
+        python: Python | None = None,
         is_root: bool | None = None,
+        redacted: bool = False,
     ) -> None:
         self.name = name
+        self.redacted = redacted
         self._files = dict(files)
         self._links = dict(links or {})
         self._commands = dict(commands or {})
         self._nvml = nvml
+        self._environment = environment
+        self._python = python
         self._is_root = is_root
         self._folders: dict[str, set[str]] = {"/": set()}
         for path in folders:
@@ -152,6 +163,11 @@ class CaptureHost:
         """Whether the capture holds what became of this command line."""
         return line in self._commands
 
+    @property
+    def commands(self) -> Mapping[str, Completed | OSError]:
+        """Command lines and what became of them."""
+        return self._commands
+
     def kernel_messages(self) -> bytes:
         return self.read("/dev/kmsg")
 
@@ -162,6 +178,16 @@ class CaptureHost:
             return self._nvml
 
         return answers
+
+    def environment(self) -> Mapping[str, str]:
+        if self._environment is None:
+            raise FileNotFoundError(errno.ENOENT, "the capture holds no environment", self.name)
+        return self._environment
+
+    def python(self) -> Python:
+        if self._python is None:
+            raise FileNotFoundError(errno.ENOENT, "the capture names no Python", self.name)
+        return self._python
 
     @property
     def is_root(self) -> bool | None:
@@ -186,7 +212,10 @@ def from_json(name: str, document: Mapping[str, Any]) -> CaptureHost:
             folders=[_absolute(path) for path in folders],
             commands={line: _completed(line, value) for line, value in _object(document, "commands").items()},
             nvml=nvml,
+            environment=_variables(document),
+            python=_python(document),
             is_root=is_root,
+            redacted=document.get("redacted") is True,
         )
     except ValueError as error:
         raise InputError(f"the capture is damaged: {error}", input=name, hint="make it again on the machine") from None
@@ -197,6 +226,25 @@ def _object(document: Mapping[str, Any], key: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{key} is no object")
     return value
+
+
+def _variables(document: Mapping[str, Any]) -> dict[str, str] | None:
+    if document.get("environment") is None:
+        return None
+    variables = _object(document, "environment")
+    texts = {name: value for name, value in variables.items() if isinstance(value, str)}
+    if texts != variables:
+        raise ValueError("a variable of the environment is no text")
+    return texts
+
+
+def _python(document: Mapping[str, Any]) -> Python | None:
+    match document.get("python"):
+        case None:
+            return None
+        case {"version": str() | None as version, "folders": [*folders]}:
+            return Python(version, tuple(_absolute(path) for path in folders))
+    raise ValueError("python lacks version or folders")
 
 
 def _absolute(path: object) -> str:
@@ -336,7 +384,10 @@ def from_archive(name: str, data: bytes) -> CaptureHost:
         {path[len(prefix) :]: target for path, target in links.items() if path.startswith(prefix + "/")},
         folders=[path[len(prefix) :] for path in folders if path.startswith(prefix + "/")],
         commands=manifest.commands,
+        environment=manifest.environment,
+        python=manifest.python,
         is_root=manifest.is_root,
+        redacted=manifest.redacted,
     )
 
 
@@ -373,14 +424,19 @@ def _word(digits: str) -> int:
     return int(digits)
 
 
-def parse_json(name: str, data: bytes) -> CaptureHost:
-    """Read the JSON form. InputError for damaged JSON and for a document of another schema."""
+def load_json(name: str, data: bytes) -> Any:
+    """Parse JSON from anywhere. InputError where it is damaged, nested without end or full of vast numbers."""
     try:
-        document = json.loads(data, parse_int=_word, parse_constant=_word)
+        return json.loads(data, parse_int=_word, parse_constant=_word)
     except RecursionError:
         raise InputError("not a capture: JSON nested without end", input=name) from None
     except ValueError as error:
         raise InputError(f"not valid JSON: {error}", input=name, hint="copy it again, whole") from None
+
+
+def parse_json(name: str, data: bytes) -> CaptureHost:
+    """Read the JSON form. InputError for damaged JSON and for a document of another schema."""
+    document = load_json(name, data)
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The catalog: files → Server and Card entries, and names as people type them.
+"""The catalog: files → Server, Card and CpuFamily entries, and names as people type them.
 
 A command validates only the entries it needs. The packed index in the package is used while it is
 newer than the TOML files of a checkout; the user's own folder comes on top.
@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from gpucheck.errors import CatalogError, UsageError
 
 if TYPE_CHECKING:
-    from gpucheck.entries import Card, Server, Variant
+    from gpucheck.entries import Card, Cpu, CpuFamily, Server, Variant
     from gpucheck.facts import System
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -62,6 +62,13 @@ _MAKER_WORDS = frozenset(
 )
 _TOKEN = re.compile(r"[a-z]+|[0-9]+")
 
+# What firmware and sellers put around a processor's number: "Intel(R) Xeon(R) CPU E5-2670 0 @ 2.60GHz".
+_CPU_NOISE = re.compile(r"@.*|\((?:r|tm)\)|\b(?:intel|amd|cpu|processor|[0-9]+-core|0|v1)\b")
+_CPU_NUMBER = re.compile(r"[0-9]{4}")
+
+_SECTIONS = ("servers", "gpus", "software", "cpus")
+"""Folders of the catalog, in the order of the fields of ``Catalog``."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 Raw = Mapping[str, Any]
 
@@ -77,6 +84,11 @@ def loose_name(text: str) -> str:
     words = re.split(r"[^a-z0-9+]+", text.casefold())
     kept = [word for word in words if word not in _MAKER_WORDS]
     return "".join(kept)
+
+
+def cpu_name(text: str) -> str:
+    """A processor's name, however it is written: ``Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz`` is ``xeone52680v4``."""
+    return exact_name(_CPU_NOISE.sub(" ", text.casefold()))
 
 
 def _tokens(text: str) -> frozenset[str]:
@@ -100,11 +112,13 @@ class Catalog:
         servers: Id to raw TOML document.
         cards: Id to raw TOML document.
         software: Name to raw TOML document.
+        cpus: Id of a family of processors to raw TOML document.
     """
 
     servers: Mapping[str, Raw]
     cards: Mapping[str, Raw]
     software: Mapping[str, Raw] = field(default_factory=dict)
+    cpus: Mapping[str, Raw] = field(default_factory=dict)
     _checked: dict[str, BaseModel] = field(default_factory=dict)
 
     def server(self, id: str) -> Server:
@@ -118,6 +132,12 @@ class Catalog:
         from gpucheck.entries import Card
 
         return self._entry(Card, id, self.cards[id])
+
+    def cpu_family(self, id: str) -> CpuFamily:
+        """The family of processors of that id. KeyError when there is none, CatalogError when its file is wrong."""
+        from gpucheck.entries import CpuFamily
+
+        return self._entry(CpuFamily, id, self.cpus[id])
 
     def variant(self, match: CardMatch) -> tuple[Card, Variant | None]:
         """Card and maker's variant of a match."""
@@ -155,6 +175,30 @@ class Catalog:
                 exact.setdefault(exact_name(str(name)), set()).add(match)
                 loose.setdefault(loose_name(str(name)), set()).add(match)
         return exact, loose
+
+    @cached_property
+    def _cpu_names(self) -> dict[str, tuple[str, str]]:
+        names: dict[str, tuple[str, str]] = {}
+        for id, raw in self.cpus.items():
+            for model in raw.get("models", ()):
+                for name in (model["name"], *model.get("names", ())):
+                    for form in _cpu_forms(name):
+                        names[form] = (id, model["name"])
+        return names
+
+    def find_cpu(self, text: str) -> tuple[CpuFamily, Cpu]:
+        """Family and processor that a typed name or a ``model name`` line means. UsageError names the nearest."""
+        found = self._cpu_names.get(cpu_name(text))
+        if found is None:
+            near = difflib.get_close_matches(cpu_name(text), self._cpu_names, n=3, cutoff=0.5)
+            names = dict.fromkeys(self._cpu_names[form][1] for form in near)
+            raise UsageError(
+                "no such processor in the catalog",
+                input=text,
+                hint=f"nearest: {', '.join(names)}" if names else "give its watts instead",
+            )
+        family = self.cpu_family(found[0])
+        return family, next(cpu for cpu in family.models if cpu.name == found[1])
 
     def find_servers(self, text: str) -> tuple[str, ...]:
         """Ids of the models that a typed name means, usually one. UsageError names the nearest."""
@@ -229,6 +273,20 @@ class Catalog:
         return tuple(sorted(exact or plain))
 
 
+def _cpu_forms(name: str) -> Iterator[str]:
+    """``Xeon Gold 6248``, ``Gold 6248``, ``6248`` and ``Xeon 6248`` are one. A bare ``2680`` of the E5 line is none:
+    people who leave the version out do not mean the first one."""
+    words = re.split(r"[ -]+", name)
+    for start in range(len(words)):
+        rest = words[start:]
+        if not _CPU_NUMBER.search(rest[0]):
+            yield cpu_name(" ".join(rest))
+        elif len(rest) > 1 or words[start - 1] != "E5":
+            yield cpu_name(" ".join(rest))
+            yield cpu_name(f"{words[0]} {' '.join(rest)}")
+            return
+
+
 def _smbios(text: str | None) -> str | None:
     return " ".join(text.casefold().split()) if text else None
 
@@ -259,7 +317,7 @@ def load(folder: str | Path | None = None) -> Catalog:
     if folder is not None:
         own = _own(Path(folder))
         index = {section: {**index.get(section, {}), **own[section]} for section in own}
-    return Catalog(index.get("servers", {}), index.get("gpus", {}), index.get("software", {}))
+    return Catalog(*(index.get(section, {}) for section in _SECTIONS))
 
 
 def _index() -> dict[str, dict[str, Any]]:
@@ -268,7 +326,7 @@ def _index() -> dict[str, dict[str, Any]]:
         index: dict[str, dict[str, Any]] = json.loads(_INDEX.read_bytes())
         if not sources or sum(map(len, index.values())) == len(sources):
             return index
-    return {section: _documents((_CHECKOUT / section).rglob("*.toml")) for section in ("servers", "gpus", "software")}
+    return {section: _documents((_CHECKOUT / section).rglob("*.toml")) for section in _SECTIONS}
 
 
 def _is_fresh(sources: list[Path]) -> bool:
@@ -289,9 +347,9 @@ def _documents(paths: Iterable[Path]) -> dict[str, Any]:
 def _own(folder: Path) -> dict[str, dict[str, Any]]:
     if not folder.is_dir():
         raise CatalogError("no such folder", input=str(folder), hint="give a folder of TOML entries")
-    sorted_out: dict[str, dict[str, Any]] = {"servers": {}, "gpus": {}, "software": {}}
+    sorted_out: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     for id, document in _documents(folder.rglob("*.toml")).items():
-        for key in ("names", "pci", "variants", "smbios", "slots"):
+        for key in ("names", "pci", "variants", "smbios", "slots", "models"):
             kind = str if key == "names" else dict
             rows = document.get(key, [])
             if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
@@ -302,9 +360,13 @@ def _own(folder: Path) -> dict[str, dict[str, Any]]:
             sorted_out["servers"][id] = document
         elif "pci" in document:
             sorted_out["gpus"][id] = document
+        elif "models" in document:
+            if not all(isinstance(model.get("name"), str) for model in document["models"]):
+                raise CatalogError("models: one has no name", input=f"{folder}: {id}.toml")
+            sorted_out["cpus"][id] = document
         else:
             raise CatalogError(
-                "neither a server (slots, sockets) nor a card (pci)",
+                "neither a server (slots, sockets) nor a card (pci) nor processors (models)",
                 input=f"{folder}: {id}.toml",
                 hint="mend it",
             )

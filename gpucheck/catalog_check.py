@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpucheck.catalog import Catalog, loose_name
-from gpucheck.entries import Card, Server, Sourced
+from gpucheck.entries import Card, CpuFamily, Server, Sourced
 from gpucheck.errors import CatalogError
 from gpucheck.fit.request import Request
 from gpucheck.fit.slots import active_rows
@@ -33,6 +33,13 @@ def faults(catalog: Catalog) -> list[Fault]:
             found.append((id, error.message))
             continue
         found += [(id, fault) for fault in (*_sources(card), *_card(card))]
+    for id in sorted(catalog.cpus):
+        try:
+            family = catalog.cpu_family(id)
+        except CatalogError as error:
+            found.append((id, error.message))
+            continue
+        found += [(id, fault) for fault in (*_sources(family), *_cpus(family, catalog))]
     return found
 
 
@@ -53,7 +60,7 @@ def _walk_value(value: Any, path: str) -> Iterator[tuple[str, BaseModel]]:
             yield from _walk_value(item, f"{path}.{key}")
 
 
-def _sources(entry: Server | Card) -> Iterator[str]:
+def _sources(entry: Server | Card | CpuFamily) -> Iterator[str]:
     """Every statement has a source: the smallest table that holds a number names it, and it exists."""
     used: set[str] = set()
     for path, table in [("", entry), *_walk(entry, "")]:
@@ -163,3 +170,13 @@ def _card(card: Card) -> Iterator[str]:
     for variant in card.variants:
         if not variant.names:
             yield f"variant {variant.id}: no name that people can type"
+
+
+def _cpus(family: CpuFamily, catalog: Catalog) -> Iterator[str]:
+    if not family.models:
+        yield "no processor"
+    for cpu in family.models:
+        for name in (cpu.name, *cpu.names):
+            meant, found = catalog.find_cpu(name)
+            if (meant.id, found.name) != (family.id, cpu.name):
+                yield f"{name}: means {found.name} of {meant.family} too"

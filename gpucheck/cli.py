@@ -18,6 +18,7 @@ from gpucheck.errors import GpucheckError, NotCheckable, UsageError
 if TYPE_CHECKING:
     from gpucheck.catalog import Catalog
     from gpucheck.findings import Document
+    from gpucheck.redfish import BmcAccess
 
 app = typer.Typer(
     name="gpucheck",
@@ -70,6 +71,41 @@ CatalogFolder = Annotated[
     str | None, typer.Option("--catalog", metavar="DIR", help="Folder with catalog entries of your own.")
 ]
 Expect = Annotated[int | None, typer.Option("--expect-gpus", metavar="N", min=0, help="How many GPUs there should be.")]
+
+
+Bmc = Annotated[
+    str | None, typer.Option("--bmc", metavar="URL", help="Also ask this BMC by Redfish: https://its-address.")
+]
+BmcAuth = Annotated[
+    str | None,
+    typer.Option(
+        "--bmc-auth",
+        metavar="FILE",
+        help="User and password for the BMC, on two lines; otherwise GPUCHECK_BMC_USER and GPUCHECK_BMC_PASSWORD.",
+    ),
+]
+BmcCa = Annotated[
+    str | None, typer.Option("--bmc-ca", metavar="FILE", help="Certificates (PEM) to check that of the BMC with.")
+]
+BmcInsecure = Annotated[bool, typer.Option("--bmc-insecure", help="Do not check the certificate of the BMC.")]
+BmcTimeout = Annotated[
+    float, typer.Option("--bmc-timeout", metavar="S", min=0.1, max=86400, help="Seconds that the BMC may take.")
+]
+Ipmi = Annotated[
+    bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies and its log (ipmitool, root).")
+]
+
+
+def _bmc_access(url: str | None, auth: str | None, ca: str | None, insecure: bool, timeout: float) -> BmcAccess | None:
+    """What the options say of a BMC; UsageError for one that has no meaning without ``--bmc``."""
+    if url is None:
+        for option, given in (("--bmc-auth", auth), ("--bmc-ca", ca), ("--bmc-insecure", insecure)):
+            if given:
+                raise UsageError("it has no meaning without --bmc", input=option, hint="add --bmc https://ADDRESS")
+        return None
+    from gpucheck.redfish import access
+
+    return access(url, auth, ca_file=ca, insecure=insecure, timeout=timeout)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -192,10 +228,21 @@ def _root(
 def probe(
     sources: From = None,
     expect_gpus: Expect = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline", metavar="FILE", help="An earlier probe (its JSON), capture or dump of it: what has changed?"
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="S", min=0.1, max=86400, help="Seconds that NVML may take.")
     ] = 10,
-    ipmi: Annotated[bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies (ipmitool, root).")] = False,
+    ipmi: Ipmi = False,
+    bmc: Bmc = None,
+    bmc_auth: BmcAuth = None,
+    bmc_ca: BmcCa = None,
+    bmc_insecure: BmcInsecure = False,
+    bmc_timeout: BmcTimeout = 60,
     catalog: CatalogFolder = None,
     as_json: Json = False,
     markdown: Markdown = False,
@@ -207,7 +254,15 @@ def probe(
 
     if not sources and not sys.platform.startswith("linux"):
         raise NotCheckable("hardware can be read on Linux only", hint="give a capture or a dump with --from")
-    report = look(sources or (), expect_gpus=expect_gpus, timeout=timeout, ask_ipmi=ipmi, catalog=_catalog(catalog))
+    report = look(
+        sources or (),
+        expect_gpus=expect_gpus,
+        timeout=timeout,
+        ask_ipmi=ipmi,
+        bmc=_bmc_access(bmc, bmc_auth, bmc_ca, bmc_insecure, bmc_timeout),
+        baseline=baseline,
+        catalog=_catalog(catalog),
+    )
     if strict and report.exit_code == 0 and any(finding.severity == "warning" for finding in report.findings):
         report = report.model_copy(update={"exit_code": 1})
     _show(report, "probe", as_json=as_json, markdown=markdown)
@@ -349,7 +404,12 @@ def capture(
     redact: Annotated[
         bool, typer.Option("--redact/--no-redact", help="Replace serial numbers, names, addresses.")
     ] = True,
-    ipmi: Annotated[bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies (ipmitool, root).")] = False,
+    ipmi: Ipmi = False,
+    bmc: Bmc = None,
+    bmc_auth: BmcAuth = None,
+    bmc_ca: BmcCa = None,
+    bmc_insecure: BmcInsecure = False,
+    bmc_timeout: BmcTimeout = 60,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="S", min=0.1, max=86400, help="Seconds that NVML may take.")
@@ -367,7 +427,8 @@ def capture(
         raise UsageError("no file is named", input="capture", hint="gpucheck capture machine.json")
     from gpucheck.recording import capture_to
 
-    capture_to(file, redact=redact, ask_ipmi=ipmi, timeout=timeout, force=force)
+    access = _bmc_access(bmc, bmc_auth, bmc_ca, bmc_insecure, bmc_timeout)
+    capture_to(file, redact=redact, ask_ipmi=ipmi, timeout=timeout, force=force, bmc=access)
     if as_json and file != "-":
         _print_listing("capture-written", f"Written: {file}.", file=file)
     return 0

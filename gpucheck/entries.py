@@ -1,4 +1,4 @@
-"""The shape of catalog entries: server models and cards, every number with its source.
+"""The shape of catalog entries: server models, cards and processors, every number with its source.
 
 One TOML file is one thing and its name is its id: ``catalog/servers/dell/dell-poweredge-r730.toml``.
 Tables carry ``src``, keys of ``[sources]`` in the same file. What has no source is left out, and the
@@ -560,7 +560,47 @@ class Card(Entry):
     sources: dict[str, Source]
 
 
-def citations(entry: Server | Card, keys: tuple[str, ...]) -> tuple[Citation, ...]:
+# --- processors -------------------------------------------------------------------------------
+
+
+class CpuPcie(Sourced):
+    """PCIe lanes of one processor of the family."""
+
+    gen: int
+    lanes: int
+
+
+class Cpu(Sourced):
+    """One processor of a family."""
+
+    name: str
+    """Whole, without the maker: ``Xeon E5-2680 v4``."""
+    names: tuple[str, ...] = ()
+    """Other ways to write it that do not follow from ``name``."""
+    watts: int | None = None
+    """Thermal design power."""
+
+
+class CpuFamily(Entry):
+    """Processors of one generation: what holds for all of them, and each with its watts."""
+
+    id: str
+    vendor: Literal["intel", "amd"]
+    family: str
+    """As servers' ``cpu_families`` name it: ``EPYC 7003``."""
+    address_bits: int | None = None
+    """Physical address bits, as ``lscpu`` prints them."""
+    address_bits_src: tuple[str, ...] = ()
+    pcie: CpuPcie | None = None
+    avx: Literal["none", "avx", "avx2", "avx512"] | None = None
+    """Widest of the vector instructions that software asks for."""
+    avx_src: tuple[str, ...] = ()
+    models: tuple[Cpu, ...]
+    notes: tuple[Note, ...] = ()
+    sources: dict[str, Source]
+
+
+def citations(entry: Server | Card | CpuFamily, keys: tuple[str, ...]) -> tuple[Citation, ...]:
     """Expand ``src`` keys. CatalogError for a key that the entry does not define."""
     found = []
     for key in keys:

@@ -32,6 +32,17 @@ def pci_address(text: str) -> str | None:
     return f"{domain:04x}:{match['bus']}:{match['device']}.{match['function'] or '0'}".lower()
 
 
+def swapped_uuid(uuid: str) -> str:
+    """The UUID with the bytes of its first three groups in the other order, as some BMCs give it.
+
+    The groups are set apart by dashes; anything else comes back as it is.
+    """
+    groups = uuid.split("-")
+    if len(groups) != 5:
+        return uuid
+    return "-".join(["".join(reversed(re.findall("..", group))) for group in groups[:3]] + groups[3:])
+
+
 class Fact(BaseModel):
     """Base of everything that was read: immutable, and strict about its own keys."""
 
@@ -88,6 +99,8 @@ class CpuSocket(Fact):
     model: Text | None = None
     status: Text | None = None
     """``enabled``, ``idle``, ``disabled-by-bios``, ``disabled-by-user`` or ``unknown``."""
+    tdp_watts: int | None = None
+    """Of the CPU in it, where the BMC tells."""
 
 
 class Slot(Fact):
@@ -121,6 +134,19 @@ class Psu(Fact):
     present: bool | None = None
     plugged: bool | None = None
     """Has mains. None for a unit that is not present."""
+    failed: bool | None = None
+    """What the BMC says of a unit that is present; None where nobody says, or where it only lacks mains."""
+
+
+class Power(Fact):
+    """What the BMC says of the power of the whole machine."""
+
+    redundancy: Literal["full", "lost", "none"] | None = None
+    """``none``: not set up, or only one unit by design."""
+    redundancy_text: Text | None = None
+    """How the BMC words it."""
+    drawn_watts: float | None = None
+    """Draw of the whole machine at that moment."""
 
 
 class OnboardDevice(Fact):
@@ -151,6 +177,37 @@ class Link(Fact):
     max_speed_gts: float | None = None
 
 
+class ErrorCounts(Fact):
+    """Errors of one function's link since the boot, as advanced error reporting (AER) counts them."""
+
+    correctable: int | None = None
+    nonfatal: int | None = None
+    fatal: int | None = None
+
+
+class Port(Fact):
+    """What a root port or switch port says of the slot below it."""
+
+    presence: bool
+    """Something is plugged in."""
+    link_active: bool
+    link_disabled: bool
+    power_off: bool
+    """The port holds the slot's power off."""
+
+
+class DriverReport(Fact):
+    """What the kernel drivers of AMD and Intel tell of a card in sysfs."""
+
+    product_name: Text | None = None
+    vram_bytes: int | None = None
+    vram_used_bytes: int | None = None
+    busy_percent: int | None = None
+    power_cap_watts: float | None = None
+    tiles: int | None = None
+    """Parts of one card that compute by themselves (xe)."""
+
+
 class Bar(Fact):
     """One memory BAR. ``bytes`` is None when firmware and kernel left no size behind."""
 
@@ -160,6 +217,14 @@ class Bar(Fact):
     is_64bit: bool | None = None
     prefetchable: bool | None = None
     start: int | None = Field(default=None, exclude=True)
+
+
+class Window(Fact):
+    """One memory window of a bridge: what it hands on to the devices behind it."""
+
+    start: int
+    bytes: int
+    prefetchable: bool
 
 
 class PciFunction(Fact):
@@ -183,12 +248,25 @@ class PciFunction(Fact):
     numa_node: int | None = None
     """None also where the kernel says -1."""
     iommu_group: int | None = None
+    iommu_domain: Text | None = None
+    """``identity``: addresses pass the IOMMU as they are; ``DMA`` and ``DMA-FQ``: it translates them."""
     link: Link = Link()
+    errors: ErrorCounts | None = None
+    """Of GPUs and the bridges above them; None also where the device or the kernel does not count."""
+    port: Port | None = None
+    """Of ports with a slot that can tell whether their link is up; None: not read, or no such port."""
+    acs: tuple[Text, ...] | None = None
+    """Access control services that are on in a bridge above a GPU (``ReqRedir``); None: not read."""
     bars: tuple[Bar, ...] | None = None
     """None: not read."""
+    windows: tuple[Window, ...] | None = None
+    """Memory windows of a bridge that have an address; None: not read, or no bridge."""
     boot_vga: bool | None = None
     config_dead: bool | None = None
-    """Configuration space reads all ones: the device no longer answers."""
+    """Configuration space reads all ones: the device no longer answers. None for one that sleeps."""
+    power_state: Text | None = None
+    """``D0`` to ``D3hot``; ``D3cold``: the power of a sleeping device is off."""
+    report: DriverReport | None = None
     physical_slot: Text | None = None
     """Slot number of the hot-plug port (/sys/bus/pci/slots), where the kernel has one."""
 
@@ -234,8 +312,32 @@ class NvmlGpu(Fact):
     power_max_limit_watts: float | None = None
     performance_state: int | None = None
     utilization_percent: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_max_clock_mhz: int | None = None
+    clock_reasons: tuple[Text, ...] | None = None
+    """Why the clocks are not higher just now: ``idle``, ``applications-clocks``, ``sw-power-cap``,
+    ``hw-slowdown``, ``sync-boost``, ``sw-thermal``, ``hw-thermal``, ``hw-power-brake``,
+    ``display-clocks``, or the bit itself (``0x200``) where it has no name here."""
     ecc_enabled: bool | None = None
+    ecc_volatile_corrected: int | None = None
+    """Volatile: since the driver was loaded. Aggregate: in the card's life."""
+    ecc_volatile_uncorrected: int | None = None
+    ecc_aggregate_corrected: int | None = None
+    ecc_aggregate_uncorrected: int | None = None
+    retired_pages_single_bit: int | None = None
+    """Memory pages taken out of use, cards before Ampere."""
+    retired_pages_double_bit: int | None = None
+    retired_pages_pending: bool | None = None
+    remapped_rows_corrected: int | None = None
+    """Memory rows replaced by spare ones, Ampere and later."""
+    remapped_rows_uncorrected: int | None = None
+    remapped_rows_pending: bool | None = None
+    remapped_rows_failed: bool | None = None
     mig_enabled: bool | None = None
+    mig_devices: int | None = None
+    """MIG devices (compute instances) on the card; None also where MIG is off."""
+    fabric_state: Literal["not-supported", "not-started", "in-progress", "completed"] | None = None
+    """Registration with the NVLink fabric (NVSwitch machines)."""
     persistence: bool | None = None
     pcie_replays: int | None = None
     processes: tuple[int, ...] | None = None
@@ -279,6 +381,15 @@ class Driver(Fact):
     kernel_release: Text | None = None
     kernel_command_line: Text | None = None
     efi_boot: bool | None = None
+    secure_boot: bool | None = None
+    """Whether the firmware checks signatures, and so the kernel those of its modules; False on legacy boot."""
+    module_kernels: tuple[Text, ...] | None = None
+    """Other kernels in /lib/modules with an NVIDIA module; looked for only where the running kernel has
+    none and the user library is there."""
+    blacklisted_modules: tuple[Text, ...] | None = None
+    """Of nvidia and nouveau: those that a file in /etc/modprobe.d keeps from being loaded by themselves."""
+    fabric_manager_running: bool | None = None
+    """Of NVIDIA's fabric manager, which sets up the NVSwitches of a baseboard with eight or more GPUs."""
 
 
 class Cpu(Fact):
@@ -304,6 +415,74 @@ class KernelLog(Fact):
     """Cleaned lines without time stamp and priority."""
     complete: bool
     """False when the first lines of the boot are gone from the ring buffer."""
+    earlier: tuple[str, ...] = ()
+    """What the NVIDIA driver said of faults (Xid, fallen off the bus, failed start) in earlier boots, where
+    the source holds them; each line once. They tell a card's history, never its state."""
+
+
+class Environment(Fact):
+    """What surrounds the process and can hide cards from it, or change what TensorFlow does."""
+
+    variables: dict[str, Text] | None = None
+    """The variables that :data:`gpucheck.readers.environment.WANTED` names, those that are set. Of
+    ``TF_CONFIG`` and ``KUBERNETES_SERVICE_HOST`` only that they are (the value is ``set``)."""
+    variables_complete: bool = True
+    """False where ``variables`` is an excerpt: one that is not in it may be set all the same."""
+    container: Literal["docker", "podman", "kubernetes", "lxc", "other"] | None = None
+    """Kind of container; None where no engine left a mark."""
+    device_rules: tuple[Text, ...] | None = None
+    """What cgroup version 1 lets a container open of /dev, as far as it is about all devices or
+    NVIDIA's (``c 195:0 rwm``). Version 2 keeps a program in the kernel that only root can read."""
+
+    def get(self, name: str) -> str | None:
+        """Value of a variable; None where it is not set, or variables were not read."""
+        return None if self.variables is None else self.variables.get(name)
+
+
+class Package(Fact):
+    """One installed Python package."""
+
+    name: Text
+    """Normalised: lower case, words joined by ``-``."""
+    version: Text
+
+
+class TensorFlowBuild(Fact):
+    """What TensorFlow's own build information says. None: the key is not in it."""
+
+    cuda: bool | None = None
+    rocm: bool | None = None
+    cuda_version: Text | None = None
+    cudnn_version: Text | None = None
+    compute_capabilities: tuple[Text, ...] | None = None
+    """``sm_60``: machine code for 6.0; ``compute_90``: machine code and PTX for 9.0."""
+
+
+class Software(Fact):
+    """TensorFlow, Keras and the CUDA libraries that one Python finds."""
+
+    python: Text | None = None
+    """Version of the Python that was looked at, such as ``3.11.7``."""
+    folders: tuple[Text, ...] | None = None
+    """Its folders of packages."""
+    packages: tuple[Package, ...] | None = None
+    """Of TensorFlow, Keras and NVIDIA; empty when none is installed."""
+    packages_complete: bool = True
+    """False where ``packages`` is an excerpt."""
+    build: TensorFlowBuild | None = None
+    libraries: tuple[Text, ...] | None = None
+    """File names of CUDA libraries in the system's folders and in LD_LIBRARY_PATH."""
+
+    def version(self, *names: str) -> str | None:
+        """Version of the first of these packages that is installed."""
+        known = {package.name: package.version for package in self.packages or ()}
+        return next((known[name] for name in names if name in known), None)
+
+
+class TensorFlowLog(Fact):
+    """What TensorFlow printed when it started, without time stamps; continuation lines joined."""
+
+    lines: tuple[Text, ...]
 
 
 class Parts(Fact):
@@ -315,6 +494,9 @@ class Parts(Fact):
     cpu_sockets: tuple[CpuSocket, ...] | None = None
     slots: tuple[Slot, ...] | None = None
     psus: tuple[Psu, ...] | None = None
+    power: Power | None = None
+    bmc_events: tuple[Text, ...] | None = None
+    firmware_settings: dict[Text, Text] | None = None
     onboard: tuple[OnboardDevice, ...] | None = None
     memory_devices: tuple[MemoryDevice, ...] | None = None
     memory_slots: int | None = None
@@ -323,11 +505,19 @@ class Parts(Fact):
     pci: tuple[PciFunction, ...] | None = None
     pci_complete: bool = True
     """False where ``pci`` is an excerpt: a device that is not in it may be there all the same."""
+    redacted: bool = False
+    """UUIDs are stand-ins: they tell cards apart, and say nothing to another source."""
     nvml: Nvml | None = None
     topology: Topology | None = None
-    """As a tool printed it; the tree of ``pci`` tells more where it was read."""
+    """As a tool printed it, for pairs of which the tree of ``pci`` does not tell. Where that text has no
+    addresses, NVML's indexes stand in their place until a list of NVML is joined."""
     driver: Driver | None = None
     kernel_log: KernelLog | None = None
+    environment: Environment | None = None
+    software: Software | None = None
+    tensorflow_log: TensorFlowLog | None = None
+    hosts: frozenset[str] = Field(default=frozenset(), exclude=True, repr=False)
+    """Names that a text gives its host: only to tell two machines apart, never shown."""
     gaps: tuple[Gap, ...] = ()
 
 
@@ -335,6 +525,7 @@ class Gpu(Fact):
     """One GPU function, joined by PCI address from config space, NVML, SMBIOS and the catalog."""
 
     address: Text
+    """``nvml:2`` for a device that NVML counts without an address and that PCI does not show."""
     vendor: Literal["nvidia", "amd", "intel", "other"]
     name: Text | None = None
     pci_id: Text | None = None
@@ -347,13 +538,18 @@ class Gpu(Fact):
     driver_read: bool = True
     numa_node: int | None = None
     iommu_group: int | None = None
+    iommu_domain: Text | None = None
     socket: Text | None = None
     slot: Text | None = None
     link: Link = Link()
+    """Where the card meets its slot: of an AMD or Intel card the upper end of the switch on it."""
     port_link: Link | None = None
     """The link as the port above the card sees it: ``max_*`` is what the slot can do."""
     bars: tuple[Bar, ...] | None = None
     config_dead: bool | None = None
+    power_state: Text | None = None
+    errors: ErrorCounts | None = None
+    report: DriverReport | None = None
     on_pci: bool | None = None
     """False: NVML lists it but PCI does not; None: PCI was not looked at."""
     nvml: NvmlGpu | None = None
@@ -377,14 +573,27 @@ class Machine(Fact):
     cpu: Cpu | None = None
     slots: tuple[Slot, ...] | None = None
     psus: tuple[Psu, ...] | None = None
+    power: Power | None = None
+    firmware_settings: dict[Text, Text] | None = None
+    """Settings of the BIOS that decide what becomes of a card, as the BMC names them: address space,
+    SR-IOV, IOMMU, boot mode, slots."""
     memory_bytes: int | None = None
     gpus: tuple[Gpu, ...] | None = None
     topology: Topology = Topology()
     driver: Driver | None = None
     nvml: Nvml | None = None
+    environment: Environment | None = None
+    software: Software | None = None
     gaps: tuple[Gap, ...] = ()
+    redacted: bool = False
+    """UUIDs are stand-ins, as in a capture: they compare with those of the same machine's captures only."""
     pci: tuple[PciFunction, ...] | None = Field(default=None, exclude=True)
+    pci_complete: bool = Field(default=True, exclude=True)
+    """As in :class:`Parts`: what is not listed is not gone."""
     kernel_log: KernelLog | None = Field(default=None, exclude=True)
+    tensorflow_log: TensorFlowLog | None = Field(default=None, exclude=True)
+    bmc_events: tuple[Text, ...] | None = Field(default=None, exclude=True)
+    """Lines of the BMC's event log, as ``ipmitool sel`` prints them."""
     onboard: tuple[OnboardDevice, ...] | None = Field(default=None, exclude=True)
 
 

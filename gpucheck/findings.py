@@ -113,6 +113,19 @@ class Check(Document):
     sources: tuple[Citation, ...] = ()
 
 
+class Change(Document):
+    """One difference between a machine and its baseline; None where there was, or is, nothing."""
+
+    subject: Text
+    """PCI address, socket or PSU; ``machine`` for the whole of it."""
+    what: str
+    """``card``, ``place``, ``address``, ``link-width``, ``card-memory``, ``vbios``, ``bound-driver``, ``fault``,
+    ``cpu-socket``, ``cpu-model``, ``memory``, ``power-supply``, ``board``, ``bios-version``, ``nvidia-driver``,
+    ``kernel``."""
+    before: Text | None
+    after: Text | None
+
+
 class Unchecked(Document):
     """A rule that could not be applied, and the facts it lacked."""
 
@@ -126,8 +139,8 @@ class Code(Document):
     code: str
     name: str
     stage: int
-    """Triage order: 1 seen, 2 addressed, 3 driver, 4 NVML, 5 hidden, 6 framework, 7 link, power and
-    health, 8 counts. Causes come before counts."""
+    """Triage order: 0 told by a comparison, 1 seen, 2 addressed, 3 driver, 4 NVML, 5 hidden, 6 framework, 7 link,
+    power and health, 8 counts. Causes come before counts."""
     summary: str
 
 
@@ -139,18 +152,49 @@ CODES: dict[str, Code] = _table(
     ("GC101", "gpu-count-mismatch", 8, "Fewer cards than expected, or levels that disagree, unexplained."),
     ("GC102", "no-gpu-found", 8, "No GPU on any level that could be looked at."),
     ("GC103", "gpu-fell-off-bus", 1, "A card stopped answering on the PCI bus."),
+    ("GC105", "visibility-limited", 5, "Cards are hidden from this process."),
+    ("GC106", "mig-limits-process", 5, "A card is partitioned: a process sees one part of it, or nothing."),
+    ("GC107", "gpu-lost-since-baseline", 1, "A card that the baseline has is gone."),
+    ("GC108", "machine-changed", 8, "The machine differs from its baseline in something that matters."),
+    ("GC109", "fault-stays-with-slot", 0, "After cards changed places, the fault is where it was."),
+    ("GC110", "fault-moves-with-card", 0, "After a card was moved, its fault is in the new place."),
     ("GC201", "link-width-reduced", 7, "A link trained narrower than card and slot allow."),
+    ("GC202", "link-speed-reduced", 7, "A link runs slower under load than card and slot allow."),
+    ("GC203", "link-errors", 1, "The link of a card makes errors."),
+    ("GC204", "link-down", 1, "Something is plugged in, but its link is down."),
+    ("GC205", "peer-access-blocked", 5, "Cards cannot copy to each other directly."),
+    ("GC206", "peer-limit-exceeded", 5, "More GPUs than can have peer access to each other."),
     ("GC301", "cpu-socket-empty", 1, "Slots that belong to an empty CPU socket are dead."),
+    # After what else can make a slot silent.
+    ("GC104", "gpu-suspect", 1, "One card, or its slot, is the odd one among healthy twins."),
     ("GC401", "psu-unplugged", 7, "A power supply is fitted but has no mains."),
     ("GC402", "psu-missing", 7, "A power supply bay is empty."),
+    ("GC403", "psu-undersized", 7, "Cards and processors may draw more than the power supplies give."),
+    ("GC404", "psu-redundancy-lost", 7, "No other power supply would take over: one failed, or the BMC says so."),
+    ("GC405", "power-brake", 7, "A card is held at low clocks because of power."),
+    ("GC501", "thermal-slowdown", 7, "A card runs slower because it is too hot."),
+    ("GC502", "ecc-uncorrectable", 7, "Memory of a card had errors that could not be corrected."),
+    ("GC503", "memory-retired", 7, "Bad memory of a card was taken out of use, or waits for it."),
+    # The causes that can be shown run first: bar-unassigned is for the rest.
+    ("GC604", "vm-mmio-window-too-small", 2, "A virtual machine's memory window has no room for a card's BAR."),
+    ("GC602", "address-space-too-small", 2, "The processor's address space cannot hold a card's BAR."),
+    ("GC603", "bus-resources-exhausted", 2, "Other devices eat the addresses or bus numbers that a card needs."),
     ("GC601", "bar-unassigned", 2, "A memory BAR of a card got no address."),
     ("GC701", "nouveau-bound", 3, "The nouveau driver holds an NVIDIA card."),
     ("GC702", "vfio-bound", 3, "vfio-pci holds a card for a virtual machine."),
+    # Causes before what they cause: within a stage the rules run in this order.
+    ("GC708", "module-load-blocked", 3, "NVIDIA's kernel module is there, but this kernel may not load it."),
+    ("GC709", "driver-dropped-gpu", 3, "The NVIDIA driver that is loaded does not drive this generation of cards."),
+    ("GC710", "open-module-unsupported", 3, "NVIDIA's open kernel modules do not drive this card."),
+    ("GC712", "gpu-init-failed", 3, "The right driver cannot start the card."),
+    ("GC711", "fabric-manager-missing", 3, "The NVSwitches are not set up: no fabric manager runs."),
     ("GC703", "no-driver-bound", 3, "A driver is there, but none is bound to the card."),
     ("GC704", "driver-not-installed", 3, "No NVIDIA driver is installed for this kernel."),
     ("GC705", "driver-library-mismatch", 3, "Kernel module and user library have different versions."),
     ("GC706", "nvml-unavailable", 4, "NVML cannot start although an NVIDIA card is there."),
     ("GC707", "nvml-timeout", 4, "NVML did not answer in time."),
+    ("GC714", "nvml-gpu-lost", 4, "NVML cannot reach one card."),
+    ("GC713", "xid-reported", 7, "The NVIDIA driver reported an error of a card (Xid) that no other finding explains."),
     ("GC801", "gpu-unused-in-training", 6, "A card took no part in the training."),
     ("GC802", "gradient-mismatch", 6, "The training differs from the single-device training."),
     ("GC803", "replica-diverged", 6, "The replicas ended with different parameters."),
@@ -163,6 +207,11 @@ CODES: dict[str, Code] = _table(
     ("GC810", "memory-not-released", 6, "Device memory is still in use after the training ended."),
     ("GC811", "process-left-behind", 6, "A process of the training outlived it."),
     ("GC812", "gpu-busy", 6, "A card is in use by another process."),
+    ("GC813", "tensorflow-cuda-libraries-missing", 6, "TensorFlow finds no CUDA libraries."),
+    ("GC814", "tensorflow-no-kernels-for-gpu", 6, "The installed TensorFlow holds no code for a card."),
+    ("GC815", "tensorflow-cudnn-too-new", 6, "The cuDNN beside TensorFlow holds no code for a card before Turing."),
+    ("GC816", "cpu-lacks-avx", 6, "The processor has no AVX, which TensorFlow's packages need."),
+    ("GC817", "tensorflow-ignores-gpu", 6, "TensorFlow leaves out a card that it could see."),
 )
 """Name to code. A rule module of the same name (underscores) holds the explanation."""
 

@@ -32,6 +32,15 @@ class Completed:
     stderr: str
 
 
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The Python whose packages count: on a live machine the one that runs this."""
+
+    version: str | None
+    folders: tuple[str, ...]
+    """Where its packages lie, in the order in which it looks."""
+
+
 NvmlAnswers = Mapping[str, Any]
 """What the NVML child wrote: see readers/nvml.py for the shape. Holds ``{"timed_out": true}`` and
 whatever came before when the child was given up."""
@@ -42,6 +51,8 @@ class Host(Protocol):
 
     name: str
     live: bool
+    redacted: bool
+    """Whether serial numbers, UUIDs and names are stand-ins."""
 
     def read(self, path: str, limit: int = READ_LIMIT) -> bytes:
         """Content of a file, at most ``limit`` bytes."""
@@ -70,6 +81,12 @@ class Host(Protocol):
         """Start asking NVML; the function returned waits for the answers. FileNotFoundError (from
         the function) when a capture holds none."""
 
+    def environment(self) -> Mapping[str, str]:
+        """Variables of the process. FileNotFoundError where it is none, or the capture holds none."""
+
+    def python(self) -> Python:
+        """The Python to look at. FileNotFoundError where none is named."""
+
     @property
     def is_root(self) -> bool | None:
         """Whether reads are done as root; None where that is not known."""
@@ -81,6 +98,8 @@ class LiveHost:
     Args:
         root: ``/`` or a folder that holds ``sys``, ``proc``, ``dev``. Links are followed inside it.
     """
+
+    redacted = False
 
     def __init__(self, root: str | Path = "/") -> None:
         self.root = str(Path(root).resolve())
@@ -181,6 +200,18 @@ class LiveHost:
         from gpucheck.readers import nvml
 
         return nvml.start_child(timeout)
+
+    def environment(self) -> Mapping[str, str]:
+        if not self.live:
+            raise FileNotFoundError(errno.ENOENT, "a folder is no process", self.name)
+        return os.environ
+
+    def python(self) -> Python:
+        if not self.live:
+            raise FileNotFoundError(errno.ENOENT, "a folder runs no Python", self.name)
+        folders = (path for path in sys.path if path.startswith("/"))  # paths are POSIX's; Windows has none such
+        packages = dict.fromkeys(path for path in folders if path.endswith(("site-packages", "dist-packages")))
+        return Python(sys.version.partition(" ")[0], tuple(packages))
 
     @property
     def is_root(self) -> bool | None:

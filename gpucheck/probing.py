@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -11,9 +12,13 @@ from gpucheck.assemble import assemble, counts
 from gpucheck.catalog import Catalog, load
 from gpucheck.errors import InputError
 from gpucheck.facts import Counts, Expected, Machine, Parts
-from gpucheck.findings import Finding, Printed, Unchecked
+from gpucheck.findings import Change, Finding, Printed, Unchecked, in_order
 from gpucheck.host import Host, LiveHost
 from gpucheck.text import plural, say, shorten
+
+if TYPE_CHECKING:
+    from gpucheck.baseline import Comparison, Earlier
+    from gpucheck.redfish import BmcAccess
 
 NVML_SECONDS = 10.0
 """How long NVML may take; starting a driver without persistence takes a few seconds per card."""
@@ -31,18 +36,38 @@ class Probe(Printed):
     machine: Machine
     findings: tuple[Finding, ...]
     unchecked: tuple[Unchecked, ...]
+    changes: tuple[Change, ...] | None = None
+    """Against the baseline; None without one."""
 
 
 def read(host: Host, *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -> tuple[Parts, ...]:
     """Ask every reader once. NVML answers in a child process while the files are read."""
-    from gpucheck.readers import cpu, driver, kernel_log, nvml, pci, psu, smbios
+    from gpucheck.readers import bmc, cpu, driver, environment, kernel_log, nvml, pci, psu, smbios, software
 
     waiting = host.ask_nvml(timeout)
-    parts = [reader.read(host) for reader in (pci, smbios, cpu, driver, kernel_log)]
+    parts = [reader.read(host) for reader in (pci, smbios, cpu, driver, kernel_log, environment, software)]
     listed = next((part.psus for part in parts if part.psus is not None), None)
     parts.append(psu.read(host, listed, ask_ipmi=ask_ipmi))
+    if ask_ipmi:
+        parts.append(psu.read_state(host))
+    parts.append(bmc.read(host))
     parts.append(nvml.collect(waiting))
-    return tuple(part if part.origin else part.model_copy(update={"origin": host.name}) for part in parts)
+    parts += _printed(host, parts)
+    return tuple(
+        part.model_copy(update={"origin": part.origin or host.name, "redacted": host.redacted}) for part in parts
+    )
+
+
+def _printed(host: Host, direct: Sequence[Parts]) -> list[Parts]:
+    """What programs printed when a capture was made, for levels that nothing in it tells directly."""
+    from gpucheck.capture import CaptureHost
+
+    if not isinstance(host, CaptureHost) or not host.commands:
+        return []
+    from gpucheck import dumps
+
+    known = {name for name in Parts.model_fields for part in direct if getattr(part, name) is not None}
+    return dumps.printed(host.commands, known)
 
 
 def _holds_fru(host: Host) -> bool:
@@ -52,12 +77,23 @@ def _holds_fru(host: Host) -> bool:
     return isinstance(host, CaptureHost) and host.holds("ipmitool fru")
 
 
-def gather(sources: Sequence[str], *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -> tuple[Parts, ...]:
-    """Read this machine, or every ``--from`` argument.
+def gather(
+    sources: Sequence[str], *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False, bmc: BmcAccess | None = None
+) -> tuple[Parts, ...]:
+    """Read this machine, or every ``--from`` argument, and the machine's BMC if one is given.
 
     Raises:
-        InputError: a source cannot be read, or holds nothing.
+        InputError: a source cannot be read, or holds nothing; the BMC does not answer.
+        UsageError: what asks a BMC is not installed.
     """
+    if bmc is not None:
+        from gpucheck.readers import bmc as reader
+        from gpucheck.redfish import BmcHost
+
+        with BmcHost(LiveHost(), bmc) as host:
+            if not sources:
+                return read(host, timeout=timeout, ask_ipmi=ask_ipmi)
+            return (*gather(sources), reader.read(host).model_copy(update={"origin": bmc.url}))
     if not sources:
         return read(LiveHost(), timeout=timeout, ask_ipmi=ask_ipmi)
     from gpucheck.sources import open_source
@@ -77,7 +113,9 @@ def probe(
     expect_gpus: int | None = None,
     timeout: float = NVML_SECONDS,
     ask_ipmi: bool = False,
+    bmc: BmcAccess | None = None,
     catalog: Catalog | None = None,
+    baseline: str | None = None,
 ) -> Probe:
     """Look at a machine and judge it.
 
@@ -86,25 +124,71 @@ def probe(
         expect_gpus: How many GPUs there should be.
         timeout: Seconds that NVML may take.
         ask_ipmi: Also run ``ipmitool`` for the power supplies (slow, needs root).
+        bmc: Also ask this BMC, by Redfish; see :func:`gpucheck.redfish.access`.
         catalog: The catalog; the built-in one by default.
+        baseline: File with an earlier probe of the machine (its JSON), or an earlier capture or dump. Without
+            ``expect_gpus`` there should be as many GPUs as then.
 
     Raises:
-        InputError: a source cannot be read, or the sources are of two machines.
+        InputError: a source cannot be read, the BMC does not answer, or they are of two machines.
     """
     catalog = catalog or load()
-    machine = assemble(gather(sources, timeout=timeout, ask_ipmi=ask_ipmi), catalog)
-    expected = Expected(n=expect_gpus, origin="--expect-gpus") if expect_gpus is not None else None
-    return judge(machine, expected, catalog)
+    earlier = earlier_state(baseline, catalog) if baseline is not None else None
+    machine = assemble(gather(sources, timeout=timeout, ask_ipmi=ask_ipmi, bmc=bmc), catalog)
+    expected = Expected(n=expect_gpus, origin="--expect-gpus") if expect_gpus is not None else granted(machine)
+    if expected is None and earlier is not None and (count := earlier.count) is not None:
+        expected = Expected(n=count, origin=earlier.origin)
+    if earlier is None:
+        return judge(machine, expected, catalog)
+    from gpucheck.baseline import compare
+
+    return judge(machine, expected, catalog, compare(earlier, machine, ", ".join(sources) or say("this machine")))
 
 
-def judge(machine: Machine, expected: Expected | None, catalog: Catalog) -> Probe:
-    """Facts to document: the rules, the verdict and the headline."""
+def earlier_state(path: str, catalog: Catalog) -> Earlier:
+    """Read a baseline. InputError when it cannot be read, or is none."""
+    from gpucheck import baseline
+    from gpucheck.sources import open_baseline
+
+    opened, name = open_baseline(path), "standard input" if path == "-" else path
+    if isinstance(opened, dict):
+        return baseline.from_document(name, opened)
+    parts = opened if isinstance(opened, tuple) else read(opened, ask_ipmi=_holds_fru(opened))
+    machine = assemble(parts, catalog)
+    return baseline.Earlier(origin=name, machine=machine, findings=judge(machine, None, catalog).findings)
+
+
+def granted(machine: Machine) -> Expected | None:
+    """What Slurm granted the job on this node, where it says so and counts whole cards."""
+    if machine.environment is None or any(gpu.nvml and gpu.nvml.mig_enabled for gpu in machine.gpus or ()):
+        return None
+    number = machine.environment.get("SLURM_GPUS_ON_NODE") or ""
+    if number.isascii() and number.isdecimal():
+        return Expected(n=int(number[:4]), origin="SLURM_GPUS_ON_NODE")
+    listed = (machine.environment.get("SLURM_JOB_GPUS") or "").split(",")
+    if all(entry.isascii() and entry.isdecimal() for entry in listed):
+        return Expected(n=len(listed), origin="SLURM_JOB_GPUS")
+    return None
+
+
+def judge(machine: Machine, expected: Expected | None, catalog: Catalog, comparison: Comparison | None = None) -> Probe:
+    """Facts to document: the rules, what changed since the baseline, the verdict and the headline."""
     from gpucheck import rules
 
     counted = counts(machine, expected)
     server = catalog.server(machine.catalog_model) if machine.catalog_model is not None else None
-    view = rules.View(counts=counted, expected=expected, server=server)
-    findings, unchecked = rules.judge(machine, view)
+    view = rules.View(counts=counted, expected=expected, server=server, catalog=catalog)
+    changes = None
+    if comparison is None:
+        findings, unchecked = rules.judge(machine, view)
+    else:
+        from gpucheck import baseline
+
+        view = replace(view, lost=frozenset(gpu.address for gpu in comparison.lost))
+        findings, unchecked = rules.judge(machine, view)
+        changes = baseline.changes(comparison, findings)
+        findings = in_order([*findings, *baseline.findings(comparison, findings)])
+        unchecked = (*unchecked, *baseline.unchecked(comparison))
     verdict = _verdict(machine, findings)
     return Probe(
         headline=_headline(machine, counted, findings, verdict),
@@ -114,6 +198,7 @@ def judge(machine: Machine, expected: Expected | None, catalog: Catalog) -> Prob
         machine=machine,
         findings=findings,
         unchecked=unchecked,
+        changes=changes,
     )
 
 

@@ -20,19 +20,26 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucheck import __version__
 from gpucheck.capture import SCHEMA
 from gpucheck.errors import UsageError
-from gpucheck.host import READ_LIMIT, Completed, Host, NvmlAnswers
+from gpucheck.host import READ_LIMIT, Completed, Host, NvmlAnswers, Python
 from gpucheck.probing import NVML_SECONDS, read
-from gpucheck.readers.driver import LIBRARY_FOLDERS, MODULES
+from gpucheck.readers import bmc
+from gpucheck.readers.config_space import without_serial_number
+from gpucheck.readers.driver import BUILT_FOLDERS, LIBRARY_FOLDERS, MODPROBE_FOLDER, MODULES
+from gpucheck.readers.environment import wanted
+from gpucheck.readers.software import DISTRIBUTION, LIBRARY, LOADER_CACHE, library_folders
 from gpucheck.text import say
+
+if TYPE_CHECKING:
+    from gpucheck.redfish import BmcAccess
 
 Document = dict[str, Any]
 
@@ -50,7 +57,13 @@ def _wanted_names(path: str) -> re.Pattern[str] | None:
         return re.compile("|".join(MODULES))
     if path in LIBRARY_FOLDERS:
         return _LIBRARY
-    return _MODULE if path.endswith(("/updates/dkms", "/extra")) else None
+    if path.endswith(("/site-packages", "/dist-packages")):
+        return DISTRIBUTION
+    if path == "/run":
+        return re.compile(r"nvidia.*")
+    if path == MODPROBE_FOLDER:
+        return re.compile(r".*\.conf")
+    return _MODULE if path.endswith(BUILT_FOLDERS) else None
 
 
 def _count_processors(text: bytes) -> bytes:
@@ -69,9 +82,19 @@ def _without_addresses(text: bytes) -> bytes:
     return re.sub(rb"\b0x[0-9a-f]+", lambda found: b"0x" + b"0" * (len(found[0]) - 2), text)
 
 
+def _cuda_libraries(cache: bytes) -> bytes:
+    names = sorted(set(LIBRARY.findall(cache.decode("latin-1"))))
+    return "".join(f"{name}\n" for name in names).encode()
+
+
 def _nvidia_modules(text: bytes) -> bytes:
     lines = (line.partition(b":") for line in text.splitlines())
     return b"".join(path + b":\n" for path, _, _ in lines if b"nvidia" in path)
+
+
+def _about_nvidia(text: bytes) -> bytes:
+    """Lines of a modprobe file that say which driver may load; the rest is about other hardware."""
+    return b"".join(re.findall(rb"^.*(?:nvidia|nouveau).*\n?", text, re.MULTILINE))
 
 
 _SHORTENED: tuple[tuple[re.Pattern[str], Callable[[bytes], bytes]], ...] = (
@@ -79,6 +102,10 @@ _SHORTENED: tuple[tuple[re.Pattern[str], Callable[[bytes], bytes]], ...] = (
     (re.compile(r"/proc/meminfo"), _total_memory),
     (re.compile(r"/proc/modules"), _without_addresses),
     (re.compile(r".*/modules\.dep"), _nvidia_modules),
+    (re.compile(re.escape(LOADER_CACHE)), _cuda_libraries),
+    (re.compile(r"/redfish/.*/index\.json"), bmc.kept),
+    (re.compile(r"/etc/modprobe\.d/.*"), _about_nvidia),
+    (re.compile(r"/sys/bus/pci/devices/[^/]+/config"), without_serial_number),
 )
 
 
@@ -103,6 +130,7 @@ class RecordingHost:
         self.host = host
         self.name = host.name
         self.live = host.live
+        self.redacted = host.redacted
         self.files: dict[str, bytes | OSError] = {}
         """By real path."""
         self.links: dict[str, str] = {}
@@ -113,6 +141,8 @@ class RecordingHost:
         """Paths that led nowhere; where a folder lists one of them, it is a dangling link."""
         self.commands: dict[str, Completed | OSError] = {}
         self.nvml: NvmlAnswers | None = None
+        self.variables: dict[str, str] | None = None
+        self.interpreter: Python | None = None
         self._real: dict[str, str] = {}
 
     def _place(self, path: str) -> str:
@@ -158,6 +188,10 @@ class RecordingHost:
     def text(self, path: str) -> str:
         return self.read(path).decode("utf-8", "replace")
 
+    def _library(self, path: str) -> re.Pattern[str] | None:
+        """Which names are kept of a folder that LD_LIBRARY_PATH or the Python names."""
+        return LIBRARY if path in library_folders(self.variables, self.interpreter) else None
+
     def names(self, path: str) -> list[str]:
         try:
             names = self.host.names(path)
@@ -165,9 +199,10 @@ class RecordingHost:
         except OSError as error:
             self._failed(path, error)
             raise
-        wanted = _wanted_names(path)
+        patterns = [pattern for pattern in (_wanted_names(path), self._library(path)) if pattern is not None]
         self.folders.add(place)
-        self.seen.update(posixpath.join(place, name) for name in names if wanted is None or wanted.fullmatch(name))
+        kept = (name for name in names if not patterns or any(pattern.fullmatch(name) for pattern in patterns))
+        self.seen.update(posixpath.join(place, name) for name in kept)
         return names
 
     def real(self, path: str) -> str:
@@ -219,6 +254,14 @@ class RecordingHost:
 
         return answers
 
+    def environment(self) -> Mapping[str, str]:
+        self.variables = wanted(self.host.environment())
+        return self.variables
+
+    def python(self) -> Python:
+        self.interpreter = self.host.python()
+        return self.interpreter
+
     @property
     def is_root(self) -> bool | None:
         return self.host.is_root
@@ -244,7 +287,7 @@ def document(recorder: RecordingHost) -> Document:
         "schema": SCHEMA,
         "gpucheck": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "redacted": False,
+        "redacted": recorder.redacted,
         "root": recorder.is_root,
         "files": files,
         "links": links,
@@ -253,6 +296,10 @@ def document(recorder: RecordingHost) -> Document:
     }
     if recorder.nvml is not None:
         made["nvml"] = dict(recorder.nvml)
+    if recorder.variables is not None:
+        made["environment"] = recorder.variables
+    if (python := recorder.interpreter) is not None:
+        made["python"] = {"version": python.version, "folders": list(python.folders)}
     return made
 
 
@@ -292,7 +339,7 @@ def capture(host: Host, timeout: float = NVML_SECONDS, ask_ipmi: bool = False, *
     Args:
         host: The machine.
         timeout: Seconds that NVML may take.
-        ask_ipmi: Also run ``ipmitool fru``.
+        ask_ipmi: Also run ``ipmitool``.
         redact: Put stand-ins in the place of serial numbers, UUIDs, addresses and names.
     """
     recorder = RecordingHost(host)
@@ -393,14 +440,24 @@ def capture_to(
     ask_ipmi: bool = False,
     timeout: float = NVML_SECONDS,
     force: bool = False,
+    bmc: BmcAccess | None = None,
     host: Host | None = None,
 ) -> None:
     """The command ``gpucheck capture``: read this machine (or ``host``) and write the capture.
 
     Raises:
         UsageError: See :func:`write`; raised before the machine is read where that is possible.
+        InputError: The BMC does not answer.
     """
     from gpucheck.host import LiveHost
 
     check_target(path, force=force)
-    write(path, capture(host or LiveHost(), timeout, ask_ipmi, redact=redact), force=force)
+    machine = host or LiveHost()
+    if bmc is None:
+        made = capture(machine, timeout, ask_ipmi, redact=redact)
+    else:
+        from gpucheck.redfish import BmcHost
+
+        with BmcHost(machine, bmc) as asked:
+            made = capture(asked, timeout, ask_ipmi, redact=redact)
+    write(path, made, force=force)

@@ -26,6 +26,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from gpucheck.facts import swapped_uuid
 from gpucheck.readers.smbios import known
 
 Document = dict[str, Any]
@@ -80,9 +81,12 @@ class StandIns:
         return made
 
     def hexadecimal(self, value: str) -> str:
-        """Of hexadecimal digits: the same in either case, and however the groups are set apart."""
+        """Of hexadecimal digits: the same in either case, and however the groups are set apart. A UUID and the
+        same one in the other order of bytes have stand-ins that differ in nothing else."""
         if _names_nothing(value):
             return value
+        if swapped_uuid(value).lower() < value.lower():
+            return swapped_uuid(self.hexadecimal(swapped_uuid(value)))
         digits = "".join(char for char in value.lower() if char in _HEX)
         numbers = iter(self._numbers(digits, len(digits)))
         made = "".join(_HEX[next(numbers) % 16] if char in _HEX else char for char in value.lower())
@@ -409,6 +413,8 @@ _DMI_TABLE = "/dmi/tables/DMI"
 _DMI_SECRET = re.compile(r".*/dmi/id/(?:\w+_(?:serial|asset_tag|uuid))")
 _HARDWARE = ("/sys/bus/pci/", "/sys/devices/pci", "/sys/devices/system/")
 """Numbers of the hardware: no names, and much that looks like an address."""
+_KERNELS = ("/sys/", "/proc/", "/dev/")
+_HOME = re.compile(r"/(?:home|Users)/([^/\s:\"']+)")
 
 
 def redact(document: Document, *, names: Iterable[str] = (), key: bytes = b"") -> Document:
@@ -436,7 +442,8 @@ def redact(document: Document, *, names: Iterable[str] = (), key: bytes = b"") -
     texts += [answer[stream] for answer in printed for stream in ("stdout", "stderr")]
     hosts = {name for text in texts for name in host_names(text)}
     words = {value for value in values if _distinctive(value)}
-    words |= {name for name in (*hosts, *names) if len(name) > 1 and not _COMMON.fullmatch(name)}
+    users = _HOME.findall("\n".join([*_variables(made).values(), *_folders(made)]))
+    words |= {name for name in (*hosts, *users, *names) if len(name) > 1 and not _COMMON.fullmatch(name)}
     text = _Text(stand_ins, words)
 
     for path, content in files.items():
@@ -450,8 +457,44 @@ def redact(document: Document, *, names: Iterable[str] = (), key: bytes = b"") -
         answer["stdout"], answer["stderr"] = text(answer["stdout"]), text(answer["stderr"])
     if "nvml" in made:
         _redact_nvml(made["nvml"], text, stand_ins)
+    for name, value in _variables(made).items():
+        made["environment"][name] = text(_whole_uuids(value, document.get("nvml") or {}))
+    if _folders(made):
+        made["python"]["folders"] = [text(folder) for folder in _folders(made)]
+    for part in ("files", "links"):
+        made[part] = {_path(path, text): value for path, value in made.get(part, {}).items()}
+    made["links"] = {path: _path(target, text) for path, target in made["links"].items()}
+    made["folders"] = [_path(path, text) for path in made.get("folders", ())]
     made["redacted"] = True
     return made
+
+
+def _variables(document: Document) -> dict[str, str]:
+    variables: dict[str, str] = document.get("environment") or {}
+    return variables
+
+
+def _folders(document: Document) -> list[str]:
+    folders: list[str] = (document.get("python") or {}).get("folders", [])
+    return folders
+
+
+def _whole_uuids(value: str, nvml: Document) -> str:
+    """A list of GPUs with beginnings of UUIDs made whole, because a beginning has no stand-in of its own."""
+    uuids = [str(call.get("value")) for call in nvml.get("calls", ()) if call.get("call") == "nvmlDeviceGetUUID"]
+
+    def whole(found: re.Match[str]) -> str:
+        if re.fullmatch(f"GPU-{_UUID}", found[0]):
+            return found[0]
+        matches = [uuid for uuid in uuids if uuid.startswith(found[0])]
+        return matches[0] if len(matches) == 1 else f"GPU-{'0' * 8}"
+
+    return re.sub(rf"GPU-{_H}{{1,8}}(?:-{_H}{{0,12}}){{0,4}}(?![\w-])", whole, value)
+
+
+def _path(path: str, text: _Text) -> str:
+    """A path outside of what the kernel makes: folders of programs may lie in a person's home."""
+    return path if path.startswith(_KERNELS) else text(path)
 
 
 def _tables(files: Document) -> dict[str, _Table]:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gpucheck import capture
 from gpucheck.errors import InputError
-from gpucheck.facts import KernelLog, Parts
+from gpucheck.facts import Parts
 from gpucheck.host import Host, LiveHost
+from gpucheck.text import say
 
 FORMS = (
     "a gpucheck capture (JSON), an archive or folder with sys and proc, the text of dmidecode, lspci, nvidia-smi, "
-    "lscpu or 'ipmitool fru', a raw SMBIOS table, a kernel log, nvidia-bug-report.log"
+    "lscpu or 'ipmitool fru', a raw SMBIOS table, a kernel log, nvidia-bug-report.log, pip list, printenv, "
+    "TensorFlow's log, Redfish answers (JSON, or a folder of them)"
 )
+PROBE_SCHEMA = "gpucheck/probe/1"
 READ_LIMIT = 256 << 20
 """Most bytes of one dump."""
+TREE_LIMIT = 10_000
+"""Most files of a folder of saved Redfish answers; a whole service has some hundred."""
 
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
@@ -32,26 +38,70 @@ def open_source(path: str) -> Host | tuple[Parts, ...]:
     Raises:
         InputError: it does not exist, cannot be read, is too large, or is in no form that is known.
     """
+    return _opened(path, _content(path))
+
+
+def open_baseline(path: str) -> Host | tuple[Parts, ...] | dict[str, Any]:
+    """Open what a machine is compared with: what :func:`open_source` opens, or the document of an earlier probe.
+
+    Raises:
+        InputError: as there, and for a document of another kind or of a later version.
+    """
+    content = _content(path)
+    text = _decoded(content) if isinstance(content, bytes) else None
+    if text is None or not text.lstrip().startswith("{"):
+        return _opened(path, content)
+    document = capture.load_json(_name(path), text.encode())
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if isinstance(document, dict) and schema == PROBE_SCHEMA:
+        return document
+    if schema == capture.SCHEMA or not isinstance(schema, str):
+        return _opened(path, content)
+    if schema.rpartition("/")[0] in (PROBE_SCHEMA.rpartition("/")[0], capture.SCHEMA.rpartition("/")[0]):
+        fault = say("its form is {schema}, which this version of gpucheck does not know", schema=schema[:60])
+        raise InputError(fault, input=_name(path), hint="make it again with this version, or take a newer one")
+    fault = say("JSON of the schema {schema}, which is no earlier state of a machine", schema=repr(schema[:60]))
+    raise InputError(fault, input=_name(path), hint="make one: gpucheck probe --json > FILE")
+
+
+def _opened(path: str, content: bytes | Path) -> Host | tuple[Parts, ...]:
+    if isinstance(content, bytes):
+        return recognise(_name(path), content)
+    try:
+        return _folder(content)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _content(path: str) -> bytes | Path:
+    """What is in a file or in standard input; the path itself for a folder."""
     if path == "-":
         if sys.stdin is None:
             raise InputError("it is closed", input="standard input", hint="pipe a dump into it")
-        return recognise("standard input", _bounded("standard input", sys.stdin.buffer))
+        return _bounded("standard input", sys.stdin.buffer)
     place = Path(path)
     try:
         if not path or not place.exists():
             raise InputError("no such file", input=path or "--from", hint="check the path")
         if place.is_dir():
-            return _folder(place)
+            return place
         if not place.is_file() and not place.is_fifo():
             raise InputError("not a file or folder", input=path, hint="check the path")
         # Opening a pipe that nobody writes to would wait for ever; this way it is merely empty.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
             os.set_blocking(file.fileno(), True)
-            data = _bounded(path, file)
+            return _bounded(path, file)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"cannot be read: {reason}", input=path, hint="check the path and the rights") from None
-    return recognise(path, data)
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InputError(f"cannot be read: {reason}", input=path, hint="check the path and the rights")
 
 
 def _bounded(name: str, file: BinaryIO) -> bytes:
@@ -61,14 +111,32 @@ def _bounded(name: str, file: BinaryIO) -> bytes:
     return data
 
 
-def _folder(place: Path) -> Host:
+def _redfish_tree(place: Path) -> list[dict[str, Any]]:
+    """Every saved Redfish answer in a folder, however it is laid out: each tells its own path."""
+    found: list[dict[str, Any]] = []
+    size = 0
+    for number, path in enumerate(sorted(place.rglob("*.json")), 1):
+        size += path.stat().st_size if path.is_file() else 0
+        if number > TREE_LIMIT or size > READ_LIMIT:
+            hint = "give the answers about one machine: its system, chassis, power and BIOS"
+            raise InputError("too many files, or too large", input=str(place), hint=hint)
+        if path.is_file():
+            found += _redfish(path.read_text("utf-8-sig", "replace"))
+    return found
+
+
+def _folder(place: Path) -> Host | tuple[Parts, ...]:
     if (place / "capture.json").is_file():
         with (place / "capture.json").open("rb") as file:
             return capture.parse_json(str(place), _bounded(str(place), file))
     if (place / "sys").is_dir() or (place / "proc").is_dir():
         return LiveHost(place)
+    if resources := _redfish_tree(place):
+        from gpucheck.readers import bmc
+
+        return (bmc.parse(resources, str(place)),)
     raise InputError(
-        "no machine in this folder: neither sys, proc nor capture.json is in it",
+        "no machine in this folder: neither sys, proc, capture.json nor saved Redfish answers are in it",
         input=str(place),
         hint="give the folder that stands for /, or one dump file",
     )
@@ -77,8 +145,8 @@ def _folder(place: Path) -> Host:
 def recognise(name: str, data: bytes) -> Host | tuple[Parts, ...]:
     """Tell the form from the content and parse it."""
     from gpucheck import dumps
-    from gpucheck.dumps import bug_report
-    from gpucheck.readers import kernel_log, psu, smbios
+    from gpucheck.dumps import bug_report, pasted
+    from gpucheck.readers import bmc, smbios
 
     if not data.strip():
         raise InputError("it is empty", input=name, hint="make the dump again")
@@ -96,18 +164,44 @@ def recognise(name: str, data: bytes) -> Host | tuple[Parts, ...]:
         return (_smbios(name, lambda: smbios.parse_table(data, None)),)
     text = _decoded(data)
     if text is not None:
+        if text.lstrip().startswith(("{", "[")) and (resources := _redfish(text)):
+            return (bmc.parse(resources, name),)
         if text.lstrip().startswith("{"):
             return capture.parse_json(name, text.encode())
-        if (found := dumps.recognise(text)) is not None:
-            return tuple(parts.model_copy(update={"origin": name}) for parts in found)
-        if smbios.looks_like_dmidecode(text):
-            return (_smbios(name, lambda: smbios.parse_text(text)),)
-        if psu.looks_like_ipmi_fru(text):
-            return (Parts(origin=name, psus=psu.from_ipmi_fru(text)),)
-        if kernel_log.looks_like_kernel_log(text):
-            log: KernelLog = kernel_log.parse(text, "file")
-            return (Parts(origin=name, kernel_log=log),)
+        text = pasted.plain(text)
+        if (found := _texts(name, text)) is not None:
+            hosts = dumps.hosts(text)
+            return tuple(parts.model_copy(update={"origin": name, "hosts": hosts}) for parts in found)
     raise InputError("in no form that gpucheck knows", input=name, hint=f"known forms: {FORMS}")
+
+
+def _redfish(text: str) -> list[dict[str, Any]]:
+    """The resources in a saved Redfish answer; empty where the text is none."""
+    from gpucheck.readers import bmc
+
+    if '"@odata.' not in text:
+        return []
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return (document if isinstance(document, list) else [document]) if bmc.looks_like(document) else []
+
+
+def _texts(name: str, text: str) -> Iterable[Parts] | None:
+    """What a text of one or several tools holds; None where none of them is known."""
+    from gpucheck import dumps
+    from gpucheck.readers import kernel_log, psu, smbios
+
+    if (found := dumps.recognise(text)) is not None:
+        return found
+    if smbios.looks_like_dmidecode(text):
+        return (_smbios(name, lambda: smbios.parse_text(text)),)
+    if psu.looks_like_ipmi_fru(text):
+        return (Parts(psus=psu.from_ipmi_fru(text)),)
+    if kernel_log.looks_like_kernel_log(text):
+        return (Parts(kernel_log=kernel_log.parse(text, "file")),)
+    return None
 
 
 def _decoded(data: bytes) -> str | None:

@@ -103,6 +103,14 @@ def slot_port(address: str, functions: Tree) -> PciFunction | None:
     return next(iter(_above_card(address, functions)), None)
 
 
+def slot_end(address: str, functions: Tree) -> PciFunction:
+    """Where a card meets its slot: the card itself, or the upper end of the switch that AMD or Intel
+    built into it. KeyError for an address that is not in the tree."""
+    path = path_to_root(address, functions)
+    on_card = len(path) - len(_above_card(address, functions))
+    return path[on_card - 1] if on_card else functions[address]
+
+
 def _above_card(address: str, functions: Tree) -> tuple[PciFunction, ...]:
     path = path_to_root(address, functions)
     on_card = 0

@@ -1,7 +1,8 @@
 """Ratios of run times, measured side by side in one run: what a command costs over what it needs.
 
 Each pair runs alternately, so that whatever else the machine does hits both alike; the ratio is
-that of the fastest runs. Nothing here fails: it prints, a person judges.
+that of the fastest runs. A second table says how a probe's time grows with the number of PCI functions,
+over that of a machine that has nothing but the 16 GPUs. Nothing here fails: it prints, a person judges.
 """
 
 from __future__ import annotations
@@ -10,9 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = (500, 1000, 2000)
+"""PCI functions of the simulated machines, of which 16 are GPUs."""
 ROUNDS = 9
 PYTHON = sys.executable
 
@@ -91,6 +98,23 @@ def others() -> list[Pair]:
     ]
 
 
+def growth() -> None:
+    """How the time of a probe grows with the machine: a function should cost the same on a large one."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    build = import_module("machines.build")
+
+    print(f"\n{'functions':>9}{'seconds':>9}{'more':>8}{'ms a function':>15}{'ratio':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        trees = {size: build.as_tree(build.crowded(size).capture(), Path(folder, str(size))) for size in (0, *SIZES)}
+        probes = {size: gpucheck("probe", "--from", str(tree), "--json") for size, tree in trees.items()}
+        rounds = [{size: seconds(command) for size, command in probes.items()} for _ in range(ROUNDS)]
+    fastest = {size: min(times[size] for times in rounds) for size in probes}
+    first = (fastest[SIZES[0]] - fastest[0]) / SIZES[0]
+    for size in SIZES:
+        more = fastest[size] - fastest[0]
+        print(f"{size:>9}{fastest[size]:>9.3f}{more:>8.3f}{1000 * more / size:>15.3f}{more / size / first:>8.2f}")
+
+
 def main() -> None:
     print(f"{'command':<32}{'seconds':>9}  {'against':<42}{'seconds':>9}{'ratio':>8}{'wanted':>9}")
     for pair in [*PAIRS, *others()]:
@@ -101,6 +125,7 @@ def main() -> None:
             f"{pair.name:<32}{command:>9.3f}  {pair.base_name:<42}{base:>9.3f}{ratio:>8.2f}{pair.wanted:>8.1f}{mark}",
             flush=True,
         )
+    growth()
 
 
 if __name__ == "__main__":

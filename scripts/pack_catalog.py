@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SECTIONS = ("servers", "gpus", "software")
+SECTIONS = ("servers", "gpus", "software", "cpus")
 
 
 def pack(catalog: Path) -> dict[str, dict[str, object]]:

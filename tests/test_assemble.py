@@ -13,8 +13,10 @@ from gpucheck.facts import (
     Cpu,
     CpuSocket,
     Driver,
+    DriverReport,
     Expected,
     Gap,
+    Link,
     Machine,
     MemoryDevice,
     Nvml,
@@ -331,3 +333,42 @@ def test_a_rating_that_the_bmc_knows_closes_the_gap_of_the_firmware(catalog: Cat
     bmc = Parts(psus=(Psu(location="PS1", watts=1100),))
     assert gap_reasons(assemble([firmware], catalog), "psus.watts") == ["not-supported"]
     assert gap_reasons(assemble([firmware, bmc], catalog), "psus.watts") == []
+
+
+# --- cards of other makers -----------------------------------------------------------------------
+
+
+def radeon(report: DriverReport | None = None) -> tuple[PciFunction, ...]:
+    """A card whose own switch trained with eight lanes below a port of sixteen."""
+    narrow = Link(width=8, max_width=16, speed_gts=8.0, max_speed_gts=16.0)
+    inside = Link(width=16, max_width=16, speed_gts=16.0, max_speed_gts=16.0)
+    amd = {"vendor_id": 0x1002, "class_id": 0x060400}
+    return (
+        port("0000:00:02.0", link=Link(width=8, max_width=16, speed_gts=8.0, max_speed_gts=8.0)),
+        PciFunction(address="0000:03:00.0", device_id=0x1478, parent="0000:00:02.0", link=narrow, **amd),
+        PciFunction(address="0000:04:00.0", device_id=0x1479, parent="0000:03:00.0", link=inside, **amd),
+        PciFunction(
+            address="0000:05:00.0",
+            vendor_id=0x1002,
+            device_id=0x744C,
+            class_id=0x030000,
+            parent="0000:04:00.0",
+            driver="amdgpu",
+            link=inside,
+            report=report,
+        ),
+    )
+
+
+def test_the_link_of_a_card_with_its_own_switch_is_that_of_the_slot(catalog: Catalog) -> None:
+    (gpu,) = assemble([Parts(pci=radeon())], catalog).gpus or ()
+    assert (gpu.vendor, gpu.link.width, gpu.link.speed_gts) == ("amd", 8, 8.0)
+    assert gpu.port_link is not None
+    assert gpu.port_link.max_width == 16
+
+
+def test_the_driver_names_a_card_that_the_catalog_does_not_tell(catalog: Catalog) -> None:
+    report = DriverReport(product_name="A card of AMD", vram_bytes=24 << 30)
+    (gpu,) = assemble([Parts(pci=radeon(report))], catalog).gpus or ()
+    assert gpu.name == "A card of AMD"
+    assert gpu.report == report

@@ -235,6 +235,9 @@ def test_what_programs_print_is_in_the_manifest(script: Path) -> None:
         "journalctl -k -b -o short-monotonic --no-pager",
         "nvidia-smi -q -x",
         "ipmitool fru",
+        "ipmitool sdr elist",
+        "ipmitool dcmi power reading",
+        "ipmitool sel elist",
     ]
     assert commands["dmesg"].returncode == 1
     assert "not permitted" in commands["dmesg"].stderr

@@ -103,7 +103,8 @@ def test_tensorflow_stays_in_the_worker() -> None:
 
 def test_processes_are_started_in_three_places() -> None:
     assert importers("subprocess") <= {"host.py", "readers/nvml.py", "smoke/run.py"}
-    assert importers("multiprocessing") == importers("socket") == importers("urllib") == set()
+    assert importers("multiprocessing") == importers("socket") == set()
+    assert importers("urllib") == importers("httpx") == {"redfish.py"}  # asked of a BMC on request, and of nobody else
 
 
 def test_pynvml_is_loaded_in_the_child_alone() -> None:

@@ -92,3 +92,24 @@ def test_archives_of_sysfs(shared_machines: Path, catalog: Catalog) -> None:
 def test_kernel_logs(shared_machines: Path, catalog: Catalog, name: str, found: list[str]) -> None:
     report = probe([str(shared_machines / "dmesg" / name)], catalog=catalog)
     assert sorted(set(errors(report))) == found
+
+
+def test_output_of_nvidia_smi(shared_machines: Path, catalog: Catalog) -> None:
+    """Machines at work: what is retired or partitioned there is told, and nothing is an error."""
+    dumps = sorted(path for path in (shared_machines / "nvidia-smi").iterdir() if path.suffix in {".txt", ".xml"})
+    assert len(dumps) > 12
+    found: set[str] = set()
+    for dump in dumps:
+        report = probe([str(dump)], catalog=catalog)
+        assert errors(report) == [], dump.name
+        assert report.counts.nvml, dump.name
+        found.update(finding.name for finding in report.findings)
+        text = dump.read_text("utf-8", "replace")
+        for gpu in report.machine.gpus or ():
+            if gpu.nvml is None or gpu.nvml.address is None:
+                continue  # counted, and not shown in an excerpt
+            if "_reasons" in text.lower() or "Event Reasons" in text:
+                assert gpu.nvml.clock_reasons is not None, dump.name
+            if "ECC Errors" in text and gpu.nvml.ecc_enabled:
+                assert gpu.nvml.ecc_volatile_uncorrected == gpu.nvml.ecc_aggregate_uncorrected == 0, dump.name
+    assert found == {"memory-retired", "mig-limits-process"}

@@ -73,6 +73,29 @@ def test_a_folder_replays(name: str, tmp_path: Path) -> None:
     assert facts(replayed(made)) == facts(machine)
 
 
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_redacted_capture_is_the_same_machine(name: str) -> None:
+    """Stand-ins change what names a card or a machine, and nothing that is known about it."""
+    host = of_json(**MACHINES[name]().capture())
+    made = capture(host)
+    replay, machine = replayed(made), assemble(read(host), load())
+    assert (replay.redacted, machine.redacted) == (True, False)
+    assert nameless(facts(replay)) == nameless(facts(machine))
+
+
+def nameless(known: Document) -> Document:
+    """Facts without what stands for one machine or card."""
+    nvml, gpus, system = known["nvml"], known["gpus"], known["system"]
+    if nvml is not None and nvml.gpus is not None:
+        known["nvml"] = nvml.model_copy(update={"gpus": [gpu.model_copy(update={"uuid": None}) for gpu in nvml.gpus]})
+    known["gpus"] = [
+        gpu.model_copy(update={"nvml": gpu.nvml and gpu.nvml.model_copy(update={"uuid": None})}) for gpu in gpus or ()
+    ]
+    known["system"] = system and system.model_copy(update={"uuid": None})
+    known["redacted"] = None
+    return known
+
+
 def test_real_machines_replay(shared_machines: Path) -> None:
     for path in sorted(shared_machines.glob("sysfs/ghw_*.tar.gz")):
         machine, made = recorded(reading.from_archive(path.name, path.read_bytes()))
@@ -207,6 +230,10 @@ def test_only_what_the_readers_need_is_kept(tmp_path: Path) -> None:
         ),
         "/lib/modules/6.8/modules.dep": "kernel/fs/ext4.ko: kernel/lib/crc.ko\nupdates/nvidia.ko: kernel/drm.ko\n",
         "/etc/machine-id": "0123456789abcdef0123456789abcdef\n",
+        "/etc/modprobe.d/cards.conf": "# of alice\nblacklist nouveau\noptions snd power_save=0\n",
+        "/etc/modprobe.d/README": "text\n",
+        "/run/nvidia-fabricmanager/nv-fabricmanager.pid": "4120\n",
+        "/run/alice.pid": "1\n",
     }
     machine, made = recorded(tree(tmp_path, content))
     files = made["files"]
@@ -217,6 +244,8 @@ def test_only_what_the_readers_need_is_kept(tmp_path: Path) -> None:
     assert {"/usr/lib/x86_64-linux-gnu/libc.so.6", "/dev/sda", "/etc/machine-id"}.isdisjoint(files)
     assert files["/proc/modules"] == "nvidia 16384 0 - Live 0x0000000000000000 (OE)\n"
     assert files["/proc/meminfo"] == "MemTotal:  65842512 kB\n"
+    assert files["/etc/modprobe.d/cards.conf"] == "blacklist nouveau\n"
+    assert {"/etc/modprobe.d/README", "/run/alice.pid"}.isdisjoint(files)
     assert files["/lib/modules/6.8/modules.dep"] == "updates/nvidia.ko:\n"
     assert files["/proc/cpuinfo"].count("flags") == 1
     assert machine.cpu is not None

@@ -202,6 +202,11 @@ def test_the_switch_inside_a_gpu_does_not_count() -> None:
     assert port is not None
     assert port.address == "0000:02:08.0"
     assert topology.pair_class("0000:05:00.0", "0000:08:00.0", known) == "PIX"
+    assert topology.slot_end("0000:05:00.0", known).address == "0000:03:00.0"
+
+
+def test_slot_end_of_a_plain_card_is_the_card() -> None:
+    assert topology.slot_end("0000:0a:00.0", KNOWN).address == "0000:0a:00.0"
 
 
 def test_slot_port() -> None:

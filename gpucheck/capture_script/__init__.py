@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from gpucheck.host import Completed
+from gpucheck.host import Completed, Python
 
 MANIFEST = "/commands/manifest"
 """Path of the manifest in the tree that the archive holds; ``capture.sh`` describes its lines."""
@@ -28,6 +28,10 @@ class Manifest:
     """Command line to what it printed, or a TimeoutError."""
     unreadable: dict[str, OSError] = field(default_factory=dict)
     """Path to what reading it raised."""
+    environment: dict[str, str] | None = None
+    """The variables that matter; None where no process was asked."""
+    python: Python | None = None
+    redacted: bool = False
 
 
 def read_manifest(contents: Mapping[str, bytes | OSError]) -> Manifest:
@@ -37,8 +41,11 @@ def read_manifest(contents: Mapping[str, bytes | OSError]) -> Manifest:
     passed over, so that a later script may say more.
     """
     is_root: bool | None = None
+    redacted = False
     commands: dict[str, Completed | OSError] = {}
     unreadable: dict[str, OSError] = {}
+    environment: dict[str, str] | None = None
+    folders: list[str] = []
 
     def text(path: str) -> str:
         content = contents.get(path)
@@ -48,6 +55,8 @@ def read_manifest(contents: Mapping[str, bytes | OSError]) -> Manifest:
         match line.split(" ", 4):
             case ["root", "yes" | "no" as word]:
                 is_root = word == "yes"
+            case ["redacted", "yes" | "no" as word]:
+                redacted = word == "yes"
             case ["command", status, output, errors, words] if status.isdecimal():
                 commands[words] = Completed(int(status), text(f"/{output}"), text(f"/{errors}"))
             case ["timed-out", *words]:
@@ -55,4 +64,11 @@ def read_manifest(contents: Mapping[str, bytes | OSError]) -> Manifest:
             case ["unreadable", code, *words] if isinstance(number := getattr(errno, code, None), int):
                 path = " ".join(words)
                 unreadable[path] = OSError(number, os.strerror(number), path)
-    return Manifest(is_root, commands, unreadable)
+            case ["environment"]:
+                environment = {}
+            case ["variable", name, *words] if environment is not None:
+                environment[name] = " ".join(words)
+            case ["packages", *words]:
+                folders.append(" ".join(words))
+    python = Python(None, tuple(folders)) if folders else None
+    return Manifest(is_root, commands, unreadable, environment, python, redacted)

@@ -8,6 +8,9 @@
 #   unreadable CODE PATH                 what reading the path raised
 #   command STATUS STDOUT STDERR LINE    where in the archive its output lies
 #   timed-out LINE
+#   environment                          the lines below were looked for
+#   variable NAME VALUE
+#   packages FOLDER                      where a Python has its packages; the best first
 
 set -u
 umask 077
@@ -22,7 +25,7 @@ usage: sh capture.sh [--ipmi] [--no-redact] [--root FOLDER] [FILE]
 Writes FILE (gpucheck-capture.tar.gz in the current folder), which another computer reads:
     gpucheck probe --from gpucheck-capture.tar.gz
 
-  --ipmi         also ask the BMC for the power supplies (ipmitool; up to a minute, needs root)
+  --ipmi         also ask the BMC for the power supplies (ipmitool; takes minutes, needs root)
   --no-redact    keep serial numbers, UUIDs, addresses and names
   --root FOLDER  read another system that is mounted there; no program is asked then
 END
@@ -241,10 +244,35 @@ clean_table() {
             if (i % 64 == 63) print ""
         }
         print ""
-    }' | while read -r line; do
+    }' | octal
+}
+
+octal() {
+    while read -r line; do
         # shellcheck disable=SC2059 # the line is the format: octal escapes
         printf "$line"
     done
+}
+
+# Registers of a bridge, with zeros where it tells its serial number (extended capability 3).
+clean_config() {
+    od -An -v -tu1 | awk '
+    { for (i = 1; i <= NF; i++) b[n++] = $i }
+    END {
+        o = 256
+        for (steps = 0; steps < 256 && o >= 256 && o + 12 <= n; steps++) {
+            if (b[o] == 3 && b[o + 1] == 0) {
+                for (i = 4; i < 12; i++) b[o + i] = 0
+                break
+            }
+            o = b[o + 3] * 16 + int(b[o + 2] / 64) * 4
+        }
+        for (i = 0; i < n; i++) {
+            printf "\\%03o", b[i]
+            if (i % 64 == 63) print ""
+        }
+        print ""
+    }' | octal
 }
 
 # --- files -------------------------------------------------------------------------------------
@@ -300,17 +328,35 @@ take_pci_function() {
         class=${class#0x}
         class=${class#0}
     fi
-    # Displays, accelerators and bridges: link, addresses, and the header of configuration space.
+    # Displays, accelerators and bridges: link, addresses, errors, and the header of configuration space.
     case $class in
     3???? | 604?? | 680?? | 1200??) ;;
     *) return ;;
     esac
-    for name in numa_node boot_vga resource current_link_width max_link_width current_link_speed max_link_speed; do
+    for name in numa_node boot_vga resource current_link_width max_link_width current_link_speed max_link_speed \
+        aer_dev_correctable aer_dev_nonfatal aer_dev_fatal power_state; do
         lines "$root$from/$name" "$into/$name"
     done
-    [ ! -r "$root$from/config" ] || dd if="$root$from/config" of="$into/config" bs=64 count=1 2>/dev/null
-    for name in iommu_group physfn; do
+    case $class in
+    604??) [ ! -r "$root$from/config" ] || clean_config <"$root$from/config" >"$into/config" ;;
+    *) [ ! -r "$root$from/config" ] || dd if="$root$from/config" of="$into/config" bs=64 count=1 2>/dev/null ;;
+    esac
+    for name in physfn iommu_group; do
         link "$from/$name" "$here/$name"
+    done
+    [ ! -r "$root$from/iommu_group/type" ] || lines "$root$from/iommu_group/type" "$tree$real/type"
+    # What the drivers of AMD and Intel tell; never serial numbers.
+    case $class in 3???? | 1200??) ;; *) return ;; esac
+    for name in product_name mem_info_vram_total mem_info_vram_used gpu_busy_percent; do
+        lines "$root$from/$name" "$into/$name"
+    done
+    for folder in "$root$from"/tile*/; do
+        [ ! -d "$folder" ] || mkdir -p "$tree$here/$(basename "$folder")"
+    done
+    for limit in "$root$from"/hwmon/*/power1_cap "$root$from"/hwmon/*/power1_max; do
+        [ -r "$limit" ] || continue
+        place "$here/${limit#"$root$from"/}"
+        lines "$limit" "$into/${limit#"$root$from"/}"
     done
 }
 
@@ -350,12 +396,6 @@ if [ ! -r "$root/proc/modules" ] && [ -d "$root/sys/module" ]; then
         [ ! -d "$root/sys/module/$module" ] || mkdir -p "$tree/sys/module/$module"
     done
 fi
-if [ ! -r "$root/proc/modules" ] && [ -d "$root/sys/module" ]; then
-    mkdir -p "$tree/sys/module"
-    for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm nouveau vfio_pci amdgpu radeon i915 xe ast mgag200; do
-        [ ! -d "$root/sys/module/$module" ] || mkdir -p "$tree/sys/module/$module"
-    done
-fi
 for path in "$root"/proc/driver/nvidia/params "$root"/proc/driver/nvidia/gpus/*/information; do
     take "${path#"$root"}" clean
 done
@@ -379,15 +419,122 @@ for folder in /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/nvidia/current
     /usr/lib/aarch64-linux-gnu/nvidia/current /usr/lib64 /usr/lib /usr/local/nvidia/lib64 /usr/lib/wsl/lib; do
     names_in $folder 'libnvidia-ml.so*'
 done
-release=''
-[ ! -r "$root/proc/sys/kernel/osrelease" ] || read -r release <"$root/proc/sys/kernel/osrelease"
-for folder in ${release:+"/lib/modules/$release" "/usr/lib/modules/$release"}; do
-    [ -d "$root$folder" ] || continue
-    take "$folder/modules.dep" sed -n 's/^\([^:]*nvidia[^:]*:\).*/\1/p'
-    names_in "$folder/updates/dkms" 'nvidia*.ko*'
-    names_in "$folder/extra" 'nvidia*.ko*'
-    break
+# Of the running kernel, and of the others: the driver may be built for one of those alone.
+for modules in /lib/modules /usr/lib/modules; do
+    [ -d "$root$modules" ] || continue
+    # Mostly one is a link to the other.
+    [ $modules = /lib/modules ] || [ ! -h "$root/lib" ] || continue
+    for folder in "$root$modules"/*/; do
+        folder=${folder#"$root"}
+        folder=${folder%/}
+        [ -d "$root$folder" ] || continue
+        mkdir -p "$tree$folder"
+        take "$folder/modules.dep" sed -n 's/^\([^:]*nvidia[^:]*:\).*/\1/p'
+        for built in updates/dkms extra extra/nvidia; do
+            names_in "$folder/$built" 'nvidia*.ko*'
+        done
+    done
 done
+if [ -d "$root/etc/modprobe.d" ]; then
+    mkdir -p "$tree/etc/modprobe.d"
+    for path in "$root"/etc/modprobe.d/*.conf; do
+        take "${path#"$root"}" awk '/nvidia|nouveau/'
+    done
+fi
+take /sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
+# Whether the fabric manager runs, which servers with NVSwitches need.
+[ ! -d "$root/run" ] || mkdir -p "$tree/run"
+for folder in /run /run/nvidia/driver/run; do
+    file=$folder/nvidia-fabricmanager/nv-fabricmanager.pid
+    take $file
+    pid=''
+    [ ! -r "$root$file" ] || read -r pid <"$root$file"
+    case $pid in
+    '' | *[!0-9]*) ;;
+    *) take "/proc/$pid/comm" ;;
+    esac
+done
+
+# --- environment and Python --------------------------------------------------------------------
+# Named variables alone: others may hold secrets. Of packages and CUDA libraries the names.
+
+cuda='cudart cublas cublasLt cudnn cufft curand cusolver cusparse nccl nvJitLink'
+
+# names_at FOLDER PATTERN...: like names_in, for a folder that may lie in a person's home.
+names_at() {
+    from=$1
+    [ -d "$from" ] || return 0
+    into=$tree$(printf '%s\n' "$from" | clean)
+    shift
+    mkdir -p "$into"
+    for pattern in "$@"; do
+        for path in "$from"/$pattern; do
+            [ ! -e "$path" ] || : >"$into/${path##*/}"
+        done
+    done
+}
+
+# The loader's cache keeps a name as the end of a path that ends with it.
+cuda_names() {
+    tr '\000' '\n' | awk '{ sub(/.*\//, "") } /^lib(cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|nccl|nvJitLink)\.so\.[0-9.]+$/'
+}
+
+packages_in() {
+    [ -d "$1" ] || return 0
+    names_at "$1" 'tensorflow*-info' 'tf_*-info' 'intel_tensorflow*-info' 'keras-*-info' 'nvidia_cu*-info' \
+        'nvidia_nccl*-info' 'nvidia_nvjitlink*-info' 'nvidia_tensorflow*-info'
+    printf 'packages %s\n' "$1" | clean >>"$manifest"
+    build=tensorflow/python/platform/build_info.py
+    if [ -r "$1/$build" ]; then
+        mkdir -p "$into/${build%/*}"
+        cat "$1/$build" >"$into/$build"
+    fi
+}
+
+# libraries_in FOLDER: names of CUDA libraries.
+libraries_in() {
+    for stem in $cuda; do
+        names_at "$1" "lib$stem.so.*"
+    done
+}
+
+if [ -z "$root" ]; then
+    echo environment >>"$manifest"
+    for name in CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES \
+        ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL SLURM_JOB_ID SLURM_JOB_GPUS SLURM_STEP_GPUS \
+        SLURM_GPUS SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_NTASKS SLURM_JOB_NUM_NODES \
+        NCCL_P2P_DISABLE LD_LIBRARY_PATH XLA_FLAGS TF_XLA_FLAGS TF_MIN_GPU_MULTIPROCESSOR_COUNT \
+        TF_FORCE_GPU_ALLOW_GROWTH TF_GPU_ALLOCATOR TF_USE_LEGACY_KERAS TF_CPP_MIN_LOG_LEVEL TF_CONFIG \
+        KUBERNETES_SERVICE_HOST; do
+        eval "given=\${$name+yes} value=\${$name-}"
+        [ -n "$given" ] || continue
+        case $name in TF_CONFIG | KUBERNETES_SERVICE_HOST) value='set' ;; esac
+        [ $redact = no ] || value=$(printf '%s' "$value" | sed -E 's/GPU-[0-9A-Fa-f-]+/GPU-00000000-0000-0000-0000-000000000000/g')
+        printf 'variable %s %s\n' "$name" "$(printf '%s' "$value" | tr '\n' ' ')" | clean >>"$manifest"
+    done
+    base=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
+    if [ -n "$base" ]; then
+        set -- "$base"/lib/python3*/site-packages
+        libraries_in "$base/lib"
+    else
+        set -- "${HOME:-/root}"/.local/lib/python3*/site-packages /usr/local/lib/python3*/site-packages \
+            /usr/local/lib/python3*/dist-packages /usr/lib/python3/dist-packages /usr/lib/python3*/site-packages
+    fi
+    for folder; do
+        packages_in "$folder"
+    done
+    take /etc/ld.so.cache cuda_names
+    rest=${LD_LIBRARY_PATH:-}:
+    while [ -n "$rest" ]; do
+        folder=${rest%%:*}
+        rest=${rest#*:}
+        case $folder in
+        /sys* | /proc* | /dev*) ;;
+        /*) libraries_in "${folder%/}" ;;
+        esac
+    done
+fi
+take /sys/fs/cgroup/devices/devices.list
 
 # --- programs ----------------------------------------------------------------------------------
 
@@ -441,7 +588,13 @@ if [ -z "$root" ]; then
         [ "$status" != 0 ] || [ ! -s "$tree/commands/$count.out" ] || missing=''
     fi
     ask 30 nvidia-smi -q -x
-    [ $ipmi = no ] || ask 60 ipmitool fru
+    if [ $ipmi = yes ]; then
+        ask 60 ipmitool fru
+        # One that did not answer will not answer the rest.
+        [ -z "$status" ] || ask 60 ipmitool sdr elist
+        [ -z "$status" ] || ask 10 ipmitool dcmi power reading
+        [ -z "$status" ] || ask 60 ipmitool sel elist
+    fi
 elif [ -r "$root/var/log/dmesg" ]; then
     take /var/log/dmesg clean
 fi

@@ -7,13 +7,13 @@ into a forum: with prompts, with code fences, with prose between.
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpucheck.dumps import bug_report, lspci, nvidia_smi, small
-from gpucheck.facts import Gap, Parts
+from gpucheck.dumps import bug_report, lspci, nvidia_smi, small, software
+from gpucheck.facts import Gap, Nvml, Parts
+from gpucheck.host import Completed
 from gpucheck.readers import kernel_log, psu, smbios
 from gpucheck.text import say
 
@@ -27,8 +27,15 @@ _PROGRAMS = {
     "lsmod": "lsmod",
     "modinfo": "modinfo",
     "uname": "uname",
+    "pip": "pip",
+    "pip3": "pip",
+    "conda": "pip",
+    "printenv": "printenv",
+    "env": "printenv",
 }
 """Program to the kind of its output."""
+_BRINGS = {"lspci": "pci", "nvidia-smi": "nvml", "dmidecode": "slots", "lscpu": "cpu"}
+"""Program to the level that its output tells."""
 _FILES = {
     "/proc/driver/nvidia/version": "version",
     "/proc/cmdline": "cmdline",
@@ -44,16 +51,31 @@ _PROMPT = re.compile(
     r"(?:sudo (?:-\S+ )*)?(?:/\S*/)?(?P<program>[\w-]+)(?P<rest>(?: .*)?)"
 )
 _ANY_USER = re.compile(r"(?:\$ )?\[?[\w.-]+@[\w.-]+[: ][^$#%>]*\]?[$#] ")
+# Where only the name of a host can stand: prompt, uname -a, a line of the kernel in a syslog or journal.
+_HOST = re.compile(
+    r"^(?:(?:\([\w.-]+\) )?\[?[\w.-]+@(?P<prompt>\w[\w.-]*)[: ][^$#%>\n]*[$#%] "
+    r"|Linux (?P<uname>\w[\w.-]*) \d+\.\d+\S* #"
+    r"|(?:\S+ +\S+ \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\dT\S+) (?P<log>\w[\w.-]*) kernel: )",
+    re.MULTILINE,
+)
+_NO_NAME = re.compile(
+    r"localhost|host(?:name)?|server|machine|node|linux|ubuntu|debian|gpu|x+|[0-9a-f]{12}|[0-9a-f]{64}"
+)
+"""Names that anonymisers put, that are those of many hosts, and those of containers."""
 _READERS = frozenset({"cat", "ls", "grep", "head", "tail", "more", "less"})
 _FENCE = re.compile(r"(?:```|~~~)[\w-]*|</?(?:pre|code)>|\[/?code\]", re.IGNORECASE)
 _DMIDECODE = re.compile(r"# dmidecode \d|Handle 0x[0-9A-Fa-f]{4}, DMI type \d")
 _HEX = re.compile(r"[0-9a-f]{2,3}: (?:[0-9a-f]{2} ?){16}")
 
-_WHOLE = ("", "")
+_WHOLE = ("", "", "")
 """Ends an output that another one follows, so that its parser knows nothing is cut off."""
 _LONGEST = 1000
 """Most characters of a line that begins a tool's output."""
-_ALONE = frozenset({"kernel", "dmidecode", "fru"})
+_ALONE = {
+    "kernel": kernel_log.looks_like_kernel_log,
+    "dmidecode": smbios.looks_like_dmidecode,
+    "fru": psu.looks_like_ipmi_fru,
+}
 """Kinds that a text may be as a whole: those are for their readers' own recognition."""
 
 
@@ -74,18 +96,59 @@ def recognise(text: str) -> list[Parts] | None:
     """
     if bug_report.looks_like(text):
         return bug_report.parse(text)
-    if "&lt;" in text:
-        text = html.unescape(text)
     segments = list(_segments(text))
     kinds = {segment.kind for segment in segments}
-    if not kinds or (len(kinds) == 1 and kinds <= _ALONE and not any(segment.command for segment in segments)):
+    if not kinds or (len(kinds) == 1 and _is_alone(text, segments)):
         return None
     texts: dict[str, list[str]] = {}
     for segment in segments:
         texts.setdefault(segment.kind, []).append("\n".join(segment.lines))
-    # A line of no tool between two listings, so that neither runs into the other.
-    joined = {kind: "\n\n.\n".join(pieces) for kind, pieces in texts.items()}
+    # A line of no tool between two listings, so that neither runs into the other; in a log it would be a message.
+    joined = {kind: ("\n" if kind == "kernel" else "\n\n.\n").join(pieces) for kind, pieces in texts.items()}
     return list(_parts(joined, _log_source(segments)))
+
+
+def _is_alone(text: str, segments: Sequence[_Segment]) -> bool:
+    """Whether a text is one tool's output and nothing else, as a file has it.
+
+    Between stamped lines of a kernel log prose can be told; in a log without stamps any line may be a message.
+    """
+    if not all(not s.command and s.kind in _ALONE and _ALONE[s.kind](text) for s in segments):
+        return False
+    taken = sum(bool(line.strip()) for s in segments for line in s.lines)
+    stamped = any(s.kind == "kernel" and any(map(kernel_log.is_stamped, s.lines[:20])) for s in segments)
+    return not stamped or taken == sum(bool(line.strip()) for line in text.splitlines())
+
+
+def printed(commands: Mapping[str, Completed | OSError], known: Collection[str]) -> list[Parts]:
+    """Facts from the programs' output in a capture.
+
+    Args:
+        commands: Command line to what became of it.
+        known: Levels that were read directly: what programs say of these is left out.
+    """
+    wanted = {line: done for line, done in commands.items() if _BRINGS.get(_program(line), "") not in {"", *known}}
+    texts = [f"$ {line}\n{done.stdout}\n{done.stderr}" for line, done in wanted.items() if isinstance(done, Completed)]
+    hung = [line for line, done in wanted.items() if isinstance(done, TimeoutError) and _program(line) == "nvidia-smi"]
+    found = (recognise("\n".join(texts)) or []) if texts else []
+    if hung and not any(parts.nvml is not None for parts in found):
+        message = say("{command} did not answer in time.", command=hung[0])
+        gap = Gap(fact="nvml", reason="timed-out", how=message)
+        found.append(Parts(nvml=Nvml(status="timed-out", call=hung[0], message=message), gaps=(gap,)))
+    return found
+
+
+def _program(line: str) -> str:
+    words = line.removeprefix("sudo ").split()
+    return words[0].rpartition("/")[2] if words else ""
+
+
+def hosts(text: str) -> frozenset[str]:
+    """Names that a text gives its host, without domain. For comparison only: never to be shown or kept."""
+    found = (name for match in _HOST.finditer(text) for name in match.groups() if name)
+    return frozenset(
+        name for name in (full.partition(".")[0].lower() for full in found) if not _NO_NAME.fullmatch(name)
+    )
 
 
 def _log_source(segments: Iterable[_Segment]) -> Literal["dmesg", "journal", "file"]:
@@ -104,10 +167,12 @@ def _parts(texts: dict[str, str], source: Literal["dmesg", "journal", "file"]) -
             yield Parts(gaps=(Gap(fact="system", reason="unreadable", how=how),))
     if "fru" in texts:
         yield Parts(psus=psu.from_ipmi_fru(texts["fru"]) or None)
-    if "sdr" in texts:
-        yield small.sensors(texts["sdr"])
+    for name, parse in small.BMC_FORMS.items():
+        if name in texts:
+            yield parse(texts[name])
     if "lscpu" in texts:
         yield small.lscpu(texts["lscpu"])
+    yield from software.parse(texts)
     drivers = [form.driver(texts[form.name]) for form in small.DRIVER_FORMS if form.driver and form.name in texts]
     if drivers:
         yield small.driver_parts(small.filled(drivers))
@@ -169,6 +234,8 @@ def _kind(raw: str, line: str, current: str | None) -> str | None:
         return current
     if len(line) > _LONGEST:
         return current
+    if (form := software.form_of(line)) is not None:
+        return form
     if kernel_log.looks_like_kernel_log(line):
         return "kernel"
     if lspci.starts(raw):

@@ -32,9 +32,10 @@ _COMMAND = re.compile(r"(?:/\S*/)?(lspci|dmidecode|modinfo|nvidia-smi) ?(.*)")
 _FILE = re.compile(r"^\*\*\* (?!ls: )(/\S+)( does not exist)?$", re.MULTILINE)
 _LISTED = re.compile(r"^\*\*\* ls: .*\n", re.MULTILINE)
 _SUB_COMMAND = re.compile(r"^(?:/\S*/)?(?:nvidia-smi|modinfo) .*$", re.MULTILINE)
-_LOG_OF_THIS_BOOT = re.compile(
-    r"^ *journalctl -b -0:\n(.*?)(?=^ *(?:journalctl -b -\d|/var/log/\S*):$|\Z)", re.M | re.S
-)
+_LOG = re.compile(r"^ *(journalctl -b -\d+|/var/log/\S*):$", re.MULTILINE)
+_LOGS_OF_THIS_BOOT = ("journalctl -b -0", "/var/log/dmesg")
+_FABRIC_MANAGER = "systemctl status nvidia-fabricmanager.service"
+_BUILT_MODULE = re.compile(r"/var/lib/dkms/nvidia/[^/]+/([^/]+)/[^/]+/log/make\.log")
 _GPU_DETAILS = re.compile(r"^NVIDIA GPU Details +\| *(.*?) *$", re.MULTILINE)
 _SYSFS_DUMP = re.compile(
     r"^([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{4})[0-9a-f]{2}: Vendor ([0-9a-f]{4})"
@@ -91,7 +92,7 @@ class _Sections(NamedTuple):
     """Path to content; a path that the script found absent is not here."""
     absent: set[str]
     commands: dict[str, list[str]]
-    """Base name of the program to what each run printed, heading left out."""
+    """Base name of the program (of systemctl the whole line) to what each run printed, heading left out."""
     kernel_scan: str
     dmesg: str | None
     skipped: str
@@ -117,6 +118,8 @@ def _sections(text: str) -> _Sections:
             commands.setdefault("lspci", []).append(_SYSFS_DUMP.sub(r"\1 \2: \3:\4", rest))
         elif heading.startswith("Skipp"):
             skipped.append(body)
+        elif heading.endswith(_FABRIC_MANAGER):
+            commands.setdefault(_FABRIC_MANAGER, []).append(rest)
         elif found := _COMMAND.fullmatch(heading):
             # Further runs follow in the same section: other modules, --query --unit.
             commands.setdefault(found[1], []).append(_SUB_COMMAND.split(rest, maxsplit=1)[0])
@@ -186,7 +189,7 @@ def _pci(sections: _Sections) -> Parts:
     runs = sections.commands.get("lspci")
     if not runs:
         return _missing("pci")
-    parts = lspci.parse(f"\n{_LINE}\n".join(runs))
+    parts = lspci.parse(f"\n{_LINE}\n".join(runs) + "\n\n\n")
     if parts.pci is None:
         return parts
     nodes = dict(_numa_nodes(sections.files))
@@ -253,15 +256,37 @@ def _driver(sections: _Sections) -> Parts:
             small.driver_version(version or ""),
             small.uname(sections.head),
             Driver(efi_boot=True if "efi: EFI v" in (sections.dmesg or "") else None),
+            Driver(secure_boot=_secure_boot(sections.dmesg or "")),
+            Driver(fabric_manager_running=_fabric_manager_running(sections)),
+            Driver(module_kernels=_module_kernels(sections) if installed is False else None),
         )
     )
     return small.driver_parts(driver, known)
 
 
+def _secure_boot(dmesg: str) -> bool | None:
+    """What the kernel said of it at boot."""
+    found = re.search(r"secureboot: Secure boot (enabled|disabled)", dmesg)
+    return found[1] == "enabled" if found else None
+
+
+def _fabric_manager_running(sections: _Sections) -> bool | None:
+    told = "\n".join(sections.commands.get(_FABRIC_MANAGER, ()))
+    found = re.search(r"Active: (active \(running\))?|could not be found", told)
+    return found[1] is not None if found else None
+
+
+def _module_kernels(sections: _Sections) -> tuple[str, ...]:
+    """Kernels for which DKMS built the module: its log is there, and names the module at its end."""
+    built = ((_BUILT_MODULE.fullmatch(path), content) for path, content in sections.files.items())
+    return tuple(sorted({found[1] for found, content in built if found and "/nvidia.ko" in content}))
+
+
 def _kernel_log(sections: _Sections) -> Parts:
     """Messages of this boot: dmesg, and before it what the journal kept where the buffer lost its start."""
-    found = _LOG_OF_THIS_BOOT.search(sections.kernel_scan)
-    journal = kernel_log.parse(found[1] if found else "", "journal")
+    pieces = _LOG.split(sections.kernel_scan)
+    scanned = list(zip(pieces[1::2], pieces[2::2], strict=True))
+    journal = kernel_log.parse("".join(text for name, text in scanned if name == "journalctl -b -0"), "journal")
     text = sections.dmesg or ""
     refused = "read kernel buffer failed" in text
     log = kernel_log.parse("" if refused else text, "dmesg")
@@ -270,13 +295,25 @@ def _kernel_log(sections: _Sections) -> Parts:
     elif not log.complete:
         kept = frozenset(log.lines)
         earlier = tuple(line for line in journal.lines if line not in kept)
-        log = KernelLog(source="dmesg", lines=(*earlier, *log.lines), complete=False)
+        log = log.model_copy(update={"lines": (*earlier, *log.lines)})
+    log = log.model_copy(update={"earlier": tuple(_of_earlier_boots(scanned, log))})
     if not log.lines:
         return _missing("kernel_log", "needs-root" if refused else "not-in-input", "sudo /usr/bin/dmesg > kernel.log")
     if log.complete:
         return Parts(kernel_log=log)
     how = say("The first messages of this boot are not in the log: journalctl -k -b > kernel.log")
     return Parts(kernel_log=log, gaps=(Gap(fact="kernel_log.beginning", reason="not-in-input", how=how),))
+
+
+def _of_earlier_boots(scanned: Iterable[tuple[str, str]], log: KernelLog) -> Iterator[str]:
+    """Faults that the scan shows and this boot does not; the log files in it hold several boots."""
+    seen = set(log.lines)
+    for name, text in scanned:
+        if name not in _LOGS_OF_THIS_BOOT:
+            read = kernel_log.parse(text, "file")
+            told = [line for line in kernel_log.faults((*read.earlier, *read.lines)) if line not in seen]
+            seen.update(told)
+            yield from told
 
 
 def _nvml(sections: _Sections) -> Parts:

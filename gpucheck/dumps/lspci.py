@@ -15,11 +15,14 @@ root bus when the tree, or all bridges of a whole listing, say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
 
 from gpucheck.displays import gpu_functions
-from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, pci_address
+from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, Port, pci_address
+from gpucheck.readers.config_space import double_word, express, port, word
 from gpucheck.readers.pci import parse_width
 from gpucheck.text import say
 from gpucheck.topology import UNKNOWN_PARENT
@@ -124,6 +127,8 @@ _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _TAIL = re.compile(r" (?:\[[0-9a-f]{4}:[0-9a-f]{4}\]|\((?:rev|prog-if) [^()]*\))")
 _NUMBERED = re.compile(r"Device ([0-9a-f]{4})(?::([0-9a-f]{4}))?\b")
 _NAMELESS = re.compile(r"(?:^|\s)Device(?: [0-9a-f]{4}(?::[0-9a-f]{4})?)?$")
+_REVISION = re.compile(r"\((?:rev|prog-if) [^()]*\)\s*")
+_HEAD_END = re.compile(r"(?:\[[0-9a-f]{4}:[0-9a-f]{4}\]|\((?:rev|prog-if) [^()]*\))\s*$")
 _HEX = re.compile(r"([0-9a-f]{2}): ((?:[0-9a-f]{2} ?){16})")
 _DETAIL = re.compile(
     r"Subsystem:|DeviceName:|Control:|Status:|Flags:|Latency|Interrupt:|NUMA node|IOMMU group|Region \d|Memory |I/O "
@@ -139,11 +144,15 @@ _LINK_STATE = re.compile(r"LnkSta:\s*Speed ([\d.]+GT/s|\w+).*?, Width x(\d+)\b")
 _BUSES = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})")
 _TREE = re.compile(r"[ |]*(?:\+|\\|-)-?[-+]*(?:\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}|[01][0-9a-f]\.[0-7])")
 
+_BEGUN = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7](?= |$)", re.IGNORECASE)
+"""The begin of a head."""
+_CARD_MAKERS = ("NVIDIA", "AMD/ATI")
+_ONCE = ("Subsystem: ", "Flags: ", "Kernel driver in use: ")
+"""Lines that an entry has once."""
 _LEFT_OUT = re.compile(r"[\[<(]*(?:\.\.|…|snip)")
 """What people put where they cut."""
 
 _SPEED_CODES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-_EXPRESS = 0x10
 _FOR_CARD = "sudo /usr/bin/lspci -nnvvv -s {address}"
 
 
@@ -171,13 +180,13 @@ def parse(text: str) -> Parts:
     ``pci`` is None, with a gap, when no function's class and vendor could be told: a tree alone has
     no classes.
     """
-    entries, tree, shortened = _read(text)
+    read = _read(text)
     joined: dict[str, _Function] = {}
-    for function in map(_Entry.function, entries):
+    for function in map(_Entry.function, read.entries):
         known = joined.setdefault(function.address, function)
         if known is not function:
             known.fill(function)
-    parents = _Parents(joined.values(), tree)
+    parents = _Parents(joined.values(), read.parents)
     functions = [
         function.fact(parents.of(address))
         for address, function in sorted(joined.items(), key=lambda item: _order(item[0]))
@@ -195,8 +204,22 @@ def parse(text: str) -> Parts:
     if any(gpu.parent == UNKNOWN_PARENT for gpu in gpus):
         how = say("The bridges above the cards are not shown: lspci -t > tree.txt")
         gaps.append(Gap(fact="topology", reason="not-in-input", how=how))
-    whole = not shortened and any(function.class_id >> 8 == 0x0600 for function in functions)
+    gaps += _lost(read, text)
+    whole = not (read.shortened or read.headless) and any(function.class_id >> 8 == 0x0600 for function in functions)
     return Parts(pci=tuple(functions), pci_complete=whole, gaps=tuple(gaps))
+
+
+def _lost(read: _Read, text: str) -> Iterator[Gap]:
+    """What shows that a device may be missing."""
+    for address in read.damaged:
+        how = say("Its line is cut off or damaged: lspci -nnk -s {address}", address=address)
+        yield Gap(fact=f"pci.{address}", reason="unreadable", how=how)
+    if read.headless:
+        how = say("Lines about a device stand without its first line, so a device is missing: lspci -nnk > lspci.txt")
+        yield Gap(fact="pci", reason="unreadable", how=how)
+    if not text.endswith("\n\n\n"):  # as a text is handed on that something else follows
+        how = say("Nothing shows that the list ends where the text ends; a capture of the machine holds all of it.")
+        yield Gap(fact="pci.complete", reason="not-in-input", how=how)
 
 
 def _order(address: str) -> tuple[int, str]:
@@ -227,6 +250,12 @@ class _Entry:
     config: bytearray = field(default_factory=bytearray)
     ended: bool = False
     """What follows shows that nothing of the entry is missing."""
+
+    def has_such(self, line: str) -> bool:
+        """Whether the entry has a line of this kind already: then the line is of the next entry, whose head is
+        lost. One that was only doubled follows itself."""
+        kind = next((kind for kind in _ONCE if line.startswith(kind)), None)
+        return kind is not None and any(known.startswith(kind) for known in self.details) and line != self.details[-1]
 
     def function(self) -> _Function:
         function = _Function(self.address, _class_of(self.head))
@@ -260,8 +289,13 @@ class _Entry:
         is_verbose = False
         in_header = True  # Regions that are listed inside a capability belong to virtual functions.
         regions: list[re.Match[str]] = []
+        express_lines: list[str] = []
+        in_express = False
         complete = self.ended
         for line in self.details:
+            in_express = " Express " in line if line.startswith("Capabilities:") else in_express
+            if in_express:
+                express_lines.append(line)
             if line.startswith("Capabilities:"):
                 in_header = False
                 function.denied = function.denied or "<access denied>" in line
@@ -278,6 +312,8 @@ class _Entry:
                     function.driver_read = complete = True
             elif line.startswith("Lnk"):
                 function.take_link(line)
+            elif line.startswith("ACSCtl:"):
+                function.acs = tuple(re.findall(r"(\w+)\+", line))
             elif line.startswith("Physical Slot:"):
                 function.physical_slot = line.partition(":")[2].strip() or None
             elif line.startswith("Subsystem:"):
@@ -292,6 +328,7 @@ class _Entry:
                 function.iommu_group = int(found[1])
         if complete and (is_verbose or self.listing.names_drivers) and not self.listing.shortened:
             function.driver_read = True
+        function.port = _port(" ".join(express_lines))
         function.verbose = is_verbose
         if regions or is_verbose:
             function.config_dead = bool(function.config_dead)
@@ -307,7 +344,7 @@ class _Entry:
         function.config_dead = bool(function.config_dead)
         if function.config_dead:
             return
-        vendor, device = _word(config, 0), _word(config, 2)
+        vendor, device = word(config, 0), word(config, 2)
         if vendor not in (0, 0xFFFF):
             function.vendor_id, function.device_id = vendor, device
             function.class_id = int.from_bytes(config[9:12], "little")
@@ -315,13 +352,14 @@ class _Entry:
         if is_bridge and function.secondary is None:
             function.secondary, function.subordinate = f"{config[0x19]:02x}", f"{config[0x1A]:02x}"
         if config[0x0E] & 0x7F == 0 and function.subsystem is None:
-            function.subsystem = _word(config, 0x2C), _word(config, 0x2E)
+            function.subsystem = word(config, 0x2C), word(config, 0x2E)
         if not function.verbose:
             function.bars, function.bars_read = tuple(_bars_in(config)), True
-        express = _express(config)
-        if express is not None:
-            capability = int.from_bytes(config[express + 0x0C : express + 0x10], "little")
-            state = _word(config, express + 0x12)
+        if is_bridge:
+            function.port = function.port or port(config)
+        if (at := express(config)) is not None:
+            capability = double_word(config, at + 0x0C)
+            state = word(config, at + 0x12)
             function.fill_link(
                 Link(
                     width=parse_width(str(state >> 4 & 0x3F)),
@@ -332,14 +370,28 @@ class _Entry:
             )
 
 
-def _read(text: str) -> tuple[list[_Entry], dict[str, str | None], bool]:
-    """Entries, the parents of buses that trees show, and whether grep cut something."""
+class _Read(NamedTuple):
+    """What the lines of all listings are."""
+
+    entries: list[_Entry]
+    parents: dict[str, str | None]
+    """Of buses, as trees show them."""
+    shortened: bool
+    """grep cut something."""
+    headless: bool
+    """Lines of an entry stand without its head."""
+    damaged: list[str]
+    """Addresses whose head cannot be read."""
+
+
+def _read(text: str) -> _Read:
     entries: list[_Entry] = []
     trees = _Trees()
     listing = _Listing()
     entry: _Entry | None = None
-    shortened = False
-    for raw in text.splitlines():
+    shortened = headless = skipping = False
+    damaged: list[str] = []
+    for raw in _unwrapped(text.splitlines()):
         line = raw.strip()
         if not line:
             if entry is not None:
@@ -359,17 +411,49 @@ def _read(text: str) -> tuple[list[_Entry], dict[str, str | None], bool]:
                 listing = _Listing()
             entry = _Entry(address, head, listing)
             entries.append(entry)
+        elif begun := _BEGUN.match(line):
+            if entry is not None:
+                entry.ended = entry.ended or not listing.shortened
+            entry, skipping = None, True
+            if head is None or not line.isascii() or any(maker in line for maker in _CARD_MAKERS):
+                damaged.append(pci_address(begun[0]) or "")
         elif line == "--":
             listing.shortened = shortened = True
         elif _TREE.match(raw) and trees.add(raw):
             entry = None
         elif entry is not None and (raw[0].isspace() or _DETAIL.match(line)):
+            if entry.has_such(line):
+                entry, skipping, headless = None, True, True
+                continue
             entry.details.append(line)
             listing.names_drivers = listing.names_drivers or line.startswith("Kernel ")
         elif entry is not None:
             entry.ended = entry.ended or (bool(entry.details) and not _LEFT_OUT.match(line))
             entry, listing = None, _Listing()
-    return entries, trees.parents, shortened
+        elif not skipping and line.startswith(_ONCE):
+            headless = True
+        skipping = skipping and entry is None
+    return _Read(entries, trees.parents, shortened, headless, damaged)
+
+
+def _unwrapped(lines: Sequence[str]) -> Iterator[str]:
+    """Heads of entries in one line each, also where a terminal or a mailer broke them in up to three."""
+    place = 0
+    while place < len(lines):
+        line = lines[place]
+        place += 1
+        if _HEADER.match(line.strip()):
+            rest = list(takewhile(_may_go_on, lines[place : place + 2]))
+            ends = [count for count, text in enumerate(rest, 1) if _HEAD_END.search(text)]
+            if ends and (not _HEAD_END.search(line) or _REVISION.fullmatch(rest[0])):
+                line = " ".join((line.rstrip(), *rest[: ends[0]]))
+                place += ends[0]
+        yield line
+
+
+def _may_go_on(line: str) -> bool:
+    """Whether a line can be the rest of the head above it."""
+    return bool(line.strip()) and not line[0].isspace() and not _HEADER.match(line) and not _DETAIL.match(line)
 
 
 def _pair(ids: str) -> tuple[int, int]:
@@ -393,6 +477,29 @@ def _ids_by_name(name: str) -> tuple[int | None, int | None]:
 def _subsystem(line: str) -> tuple[int, int] | None:
     found = _IDS.findall(line) or re.findall(r"Subsystem: ([0-9a-f]{4}):([0-9a-f]{4})$", line)
     return (int(found[-1][0], 16), int(found[-1][1], 16)) if found else None
+
+
+def _port(text: str) -> Port | None:
+    """Slot and link of a port, from the lines of its PCI Express capability; None for a port without a
+    slot, for one that cannot tell whether its link is up, and where the lines were cut."""
+    pieces = re.split(r"\b((?:Dev|Lnk|Slt|Root)\w+):", text)
+    marks = {
+        (register, name): sign == "+"
+        for register, words in zip(pieces[1::2], pieces[2::2], strict=True)
+        # What changed follows what is, under the same names.
+        for name, sign in re.findall(r"(?<![\w-])(\w+)([+-])", words.partition("Changed:")[0])
+    }
+    if not marks.get(("LnkCap", "LLActRep")):
+        return None
+    try:
+        return Port(
+            presence=marks["SltSta", "PresDet"],
+            link_active=marks["LnkSta", "DLActive"],
+            link_disabled=marks["LnkCtl", "Disabled"],
+            power_off=marks["SltCap", "PwrCtrl"] and marks["SltCtl", "Power"],
+        )
+    except KeyError:
+        return None
 
 
 # --- BARs and capabilities ----------------------------------------------------------------------
@@ -454,24 +561,6 @@ def _bars_in(config: bytes) -> Iterator[Bar]:
         )
 
 
-def _word(config: bytes, offset: int) -> int:
-    return int.from_bytes(config[offset : offset + 2], "little")
-
-
-def _express(config: bytes) -> int | None:
-    """Offset of the PCI Express capability; None where it is not in the bytes at hand."""
-    if not _word(config, 6) & 0x10:
-        return None
-    offset = config[0x34] & 0xFC
-    for _ in range(48):
-        if offset < 0x40 or offset + 0x14 > len(config):
-            return None
-        if config[offset] == _EXPRESS:
-            return offset
-        offset = config[offset + 1] & 0xFC
-    return None
-
-
 # --- one function -------------------------------------------------------------------------------
 
 
@@ -490,6 +579,8 @@ class _Function:
     numa_node: int | None = None
     iommu_group: int | None = None
     link: Link = field(default_factory=Link)
+    port: Port | None = None
+    acs: tuple[str, ...] | None = None
     bars: tuple[Bar, ...] = ()
     bars_read: bool = False
     config_dead: bool | None = None
@@ -503,7 +594,7 @@ class _Function:
         """Take from another listing what this one lacks."""
         for name in (
             "vendor_id", "device_id", "name", "subsystem", "numa_node", "iommu_group", "physical_slot",
-            "secondary", "subordinate",
+            "secondary", "subordinate", "port", "acs",
         ):  # fmt: skip
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
@@ -550,6 +641,8 @@ class _Function:
             numa_node=self.numa_node,
             iommu_group=self.iommu_group,
             link=self.link,
+            port=self.port,
+            acs=self.acs,
             bars=self.bars if self.bars_read else None,
             config_dead=self.config_dead,
             physical_slot=self.physical_slot,

@@ -1,4 +1,4 @@
-"""What nvidia-smi printed: its table, ``-q``, ``-q -x``, ``--query-gpu`` as CSV, ``topo -m``, errors.
+"""What nvidia-smi printed: its table, ``-q``, ``-q -x``, ``-L``, CSV of ``--query-gpu``, ``topo -m``, errors.
 
 Every form is brought to the same shape first, a card's values by the names that the form gives them;
 one table of names (:data:`_FIELDS`) turns them into facts. One text may hold several forms of one
@@ -9,13 +9,13 @@ where it does not say one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from xml.parsers import expat
 
 from gpucheck.facts import Gap, GapReason, Link, Nvml, NvmlGpu, Parts, Topology, pci_address
-from gpucheck.readers.nvml import GPU_IS_LOST, LIBRARY_NOT_FOUND, meaning
+from gpucheck.readers.nvml import GPU_IS_LOST, LIBRARY_NOT_FOUND, clock_reasons, meaning
 from gpucheck.text import clean, say
 
 LONGEST = 400
@@ -132,8 +132,78 @@ _FIELDS = {
     "utilization_percent": _field(
         "nvmlDeviceGetUtilizationRates", "utilization/gpu", "utilization/gpu_util", "utilization.gpu"
     ),
+    "sm_clock_mhz": _field("nvmlDeviceGetClockInfo", "clocks/sm", "clocks/sm_clock", "clocks.current.sm", "clocks.sm"),
+    "sm_max_clock_mhz": _field("nvmlDeviceGetMaxClockInfo", "max clocks/sm", "max_clocks/sm_clock", "clocks.max.sm"),
+    "clock_reasons": _field(
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "clocks_event_reasons.active",
+        "clocks_throttle_reasons.active",
+        "clocks event reasons",
+        "clocks throttle reasons",
+        "clocks_event_reasons",
+        "clocks_throttle_reasons",
+    ),
     "ecc_enabled": _field("nvmlDeviceGetEccMode", "ecc mode/current", "ecc_mode/current_ecc", "ecc.mode.current"),
+    "ecc_volatile_corrected": _field("nvmlDeviceGetTotalEccErrors", "ecc.errors.corrected.volatile.total"),
+    "ecc_volatile_uncorrected": _field("nvmlDeviceGetTotalEccErrors", "ecc.errors.uncorrected.volatile.total"),
+    "ecc_aggregate_corrected": _field("nvmlDeviceGetTotalEccErrors", "ecc.errors.corrected.aggregate.total"),
+    "ecc_aggregate_uncorrected": _field("nvmlDeviceGetTotalEccErrors", "ecc.errors.uncorrected.aggregate.total"),
+    "retired_pages_single_bit": _field(
+        "nvmlDeviceGetRetiredPages",
+        "retired pages/single bit ecc",
+        "retired_pages/multiple_single_bit_retirement/retired_count",
+        "retired_pages.single_bit_ecc.count",
+        "retired_pages.sbe",
+    ),
+    "retired_pages_double_bit": _field(
+        "nvmlDeviceGetRetiredPages",
+        "retired pages/double bit ecc",
+        "retired_pages/double_bit_retirement/retired_count",
+        "retired_pages.double_bit.count",
+        "retired_pages.dbe",
+    ),
+    "retired_pages_pending": _field(
+        "nvmlDeviceGetRetiredPagesPendingStatus",
+        "retired pages/pending page blacklist",
+        "retired pages/pending",
+        "retired_pages/pending_blacklist",
+        "retired_pages/pending_retirement",
+        "retired_pages.pending",
+    ),
+    "remapped_rows_corrected": _field(
+        "nvmlDeviceGetRemappedRows",
+        "remapped rows/correctable error",
+        "remapped_rows/remapped_row_corr",
+        "remapped_rows.correctable",
+        "remapped rows",
+        "remapped_rows",
+    ),
+    "remapped_rows_uncorrected": _field(
+        "nvmlDeviceGetRemappedRows",
+        "remapped rows/uncorrectable error",
+        "remapped_rows/remapped_row_unc",
+        "remapped_rows.uncorrectable",
+        "remapped rows",
+        "remapped_rows",
+    ),
+    "remapped_rows_pending": _field(
+        "nvmlDeviceGetRemappedRows",
+        "remapped rows/pending",
+        "remapped_rows/remapped_row_pending",
+        "remapped_rows.pending",
+        "remapped rows",
+        "remapped_rows",
+    ),
+    "remapped_rows_failed": _field(
+        "nvmlDeviceGetRemappedRows",
+        "remapped rows/remapping failure occurred",
+        "remapped_rows/remapped_row_failure",
+        "remapped_rows.failure",
+        "remapped rows",
+        "remapped_rows",
+    ),
     "mig_enabled": _field("nvmlDeviceGetMigMode", "mig mode/current", "mig_mode/current_mig", "mig.mode.current"),
+    "fabric_state": _field("nvmlDeviceGetGpuFabricInfoV", "fabric/state", "fabric.state"),
     "persistence": _field("nvmlDeviceGetPersistenceMode", "persistence mode", "persistence_mode"),
     "pcie_replays": _field("nvmlDeviceGetPcieReplayCounter", "pci/replays since reset", "pci/replay_counter"),
 }
@@ -146,7 +216,30 @@ _COLUMNS = frozenset(
 
 _SPEED_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 _UNITS = {"": 0, "b": 0, "kib": 10, "kb": 10, "mib": 20, "mb": 20, "gib": 30, "gb": 30}
-_FLAGS = {"enabled": True, "on": True, "disabled": False, "off": False}
+_FLAGS = {"enabled": True, "on": True, "yes": True, "disabled": False, "off": False, "no": False}
+_FABRIC_STATES: dict[str, Literal["not-started", "in-progress", "completed"]] = {
+    "not started": "not-started",
+    "in progress": "in-progress",
+    "completed": "completed",
+}
+_REASON_BITS = {
+    "idle": 0x1,
+    "gpu idle": 0x1,
+    "applications clocks setting": 0x2,
+    "sw power cap": 0x4,
+    "hw slowdown": 0x8,
+    "sync boost": 0x10,
+    "sw thermal slowdown": 0x20,
+    "hw thermal slowdown": 0x40,
+    "hw power brake slowdown": 0x80,
+    "display clock setting": 0x100,
+    "display clocks setting": 0x100,
+}
+_REASON = re.compile(r"clocks[ _](?:event|throttle)[ _]reasons/(?:.*/)?(?:clocks_(?:event|throttle)_reason_)?([^/]+)")
+_ECC_ADDEND = re.compile(
+    r"ecc[ _]errors/(?P<span>volatile|aggregate)/"
+    r"(?:single[ _]bit/total|(?P<double>double[ _]bit/total)|[sd]ram[ _](?P<un>un)?correctable.*)"
+)
 
 _CODES = {
     "driver/library version mismatch": 18,
@@ -174,7 +267,7 @@ _NO_DEVICES = re.compile(r"No devices were found", re.IGNORECASE)
 _NO_TOOL = re.compile(
     r"(?:[-\w/.]{1,40}: )*(?:line \d+: )?"
     r"(?:nvidia-smi: (?:command )?not found|command not found: nvidia-smi|Command '?nvidia-smi'?,? not found"
-    r"|nvidia-smi[：:] ?未找到命令)"
+    r"|nvidia-smi ?[：:] ?(?:未找到命令|\w+ (?:nicht gefunden|introuvable|не найдена|non trovato)|no se encontró))"
 )
 _ERRORS = (_NO_DRIVER, _NO_LIBRARY, _NOT_STARTED, _NO_HANDLE, _NO_DEVICES, _NO_TOOL)
 _LIBRARY_VERSION = re.compile(r"NVML library version: (\d+(?:\.\d+)+)")
@@ -190,6 +283,8 @@ _PROCESS = re.compile(r"\|\s+(\d+)\s+(?:\S+\s+\S+\s+)?(\d+)\s+(C|G|C\+G|M\+C)\s"
 _LOG = re.compile(r"=+NVSMI LOG=+")
 _GPU = re.compile(rf"GPU ({_ADDRESS})\s*")
 _LOG_LINE = re.compile(r"( *)(\S.*?)\s*(?::(?: (.*))?)?")
+_NAMED = re.compile(r"GPU (?P<index>\d{1,4}): (?P<name>\S.*?) \(UUID: (?P<uuid>GPU-\S{4,60})\)")
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _XML = re.compile(r"<nvidia_smi_log>.*?(?:</nvidia_smi_log>|\Z)", re.DOTALL)
 _MATRIX_HEAD = re.compile(r"\s+GPU\d+\s.*\bCPU Affinity")
 
@@ -200,11 +295,40 @@ class _Card:
 
     values: dict[str, str] = field(default_factory=dict)
     processes: tuple[int, ...] | None = None
+    mig_devices: int | None = None
+
+    def sum_up(self) -> None:
+        """Add what ``--query-gpu`` gives as one value and other forms in several lines."""
+        bits: int | None = None
+        sums: dict[str, int | str] = {}
+        for path, value in self.values.items():
+            if found := _REASON.fullmatch(path):
+                if value in ("Active", "Not Active"):
+                    bit = _REASON_BITS.get(found[1].replace("_", " "), 0)
+                    bits = (bits or 0) | (bit if value == "Active" else 0)
+            elif found := _ECC_ADDEND.fullmatch(path):
+                kind = "uncorrected" if found["double"] or found["un"] else "corrected"
+                name = f"ecc.errors.{kind}.{found['span']}.total"
+                if value.isascii() and value.isdecimal():
+                    known = sums.get(name)
+                    sums[name] = int(value) + (known if isinstance(known, int) else 0)
+                else:
+                    sums.setdefault(name, value)
+        for name, total in sums.items():
+            self.values.setdefault(name, str(total))
+        if bits is not None:
+            self.values.setdefault("clocks_event_reasons.active", hex(bits))
 
     @property
     def address(self) -> str | None:
         text = next((self.values[name] for name in _FIELDS["address"].names if name in self.values), "")
         return pci_address(text)
+
+    @property
+    def uuid(self) -> str | None:
+        """None also where people have put crosses in its place."""
+        text = self.text("uuid")
+        return text if text is not None and _UUID.fullmatch(text) else None
 
     def text(self, fact: str) -> str | None:
         """The first of a fact's values that says something."""
@@ -252,7 +376,14 @@ def starts(line: str) -> bool:
     words = line.strip()
     if any(error.match(words) for error in _ERRORS) or _LOG.match(words) or words == "<nvidia_smi_log>":
         return True
-    return bool(_HEAD.search(line) or _ROW.match(line) or _MATRIX_HEAD.match(_plain(line)) or _columns(line))
+    return bool(
+        _HEAD.search(line)
+        or _ROW.match(line)
+        or _NAMED.fullmatch(words)
+        or _GPU.fullmatch(words)
+        or _MATRIX_HEAD.match(_plain(line))
+        or _columns(line)
+    )
 
 
 def parse(text: str) -> Parts:
@@ -262,8 +393,11 @@ def parse(text: str) -> Parts:
     the text holds only the matrix of ``topo -m``.
     """
     lines = [_plain(line) for line in text.splitlines() if len(line) <= LONGEST]
-    forms = (_logs(lines), _documents(text), _tables(lines), _comma_separated(lines))
+    forms = (_logs(lines), _documents(text), _tables(lines), _comma_separated(lines), _names(lines))
     listings = [found for form in forms for found in form if found.cards or found.attached is not None]
+    for listing in listings:
+        for card in listing.cards:
+            card.sum_up()
     cards = _joined(listings)
     failures = list(_failures(lines))
     matrix = _matrix(lines)
@@ -272,6 +406,10 @@ def parse(text: str) -> Parts:
     if listings:
         nvml = _listed(listings, cards, failures)
         gaps = list(_gaps(cards, nvml))
+    elif any(failure.address is not None for failure in failures):
+        # NVML started, and nvidia-smi gave up at this card: of the others nothing is known.
+        nvml = _listed([_Listing(complete=False)], [], failures)
+        gaps = list(_gaps([], nvml))
     elif _NO_DEVICES.search(text):
         nvml = Nvml(status="ok", gpus=())
     elif failures:
@@ -287,7 +425,7 @@ def parse(text: str) -> Parts:
     if matrix:
         addresses = {gpu.index: gpu.address for gpu in (nvml.gpus or () if nvml else ())}
         topology = _topology(matrix, addresses)
-        if topology is None:
+        if topology.addresses[0].isdecimal():
             how = say("topo -m names cards by index only: add the output of nvidia-smi, which has their addresses.")
             gaps.append(Gap(fact="topology", reason="not-in-input", how=how))
     return Parts(nvml=nvml, topology=topology, gaps=tuple(gaps))
@@ -364,6 +502,9 @@ def _tables(lines: Iterable[str]) -> Iterator[_Listing]:
                 row.values["name"] = name
             if found["mode"] in ("On", "Off"):
                 row.values["persistence_mode"] = found["mode"]
+            errors = line.rstrip().rstrip("|").rpartition("|")[2].strip()
+            if errors.isascii() and errors.isdecimal():
+                row.values["ecc.errors.uncorrected.volatile.total"] = errors
             listing.cards.append(row)
             by_index[int(found["index"])] = row
         elif _BORDER.fullmatch(line):
@@ -445,6 +586,8 @@ def _logs(lines: Iterable[str]) -> Iterator[_Listing]:
             value = (pair[3] or "").strip()
             if value:
                 card.values.setdefault(path, value)
+            if path == "mig device":
+                card.mig_devices = (card.mig_devices or 0) + (value != "None")
             if path == "processes" and value in ("", "None"):
                 card.processes = ()
             elif key == "process id" and value.isascii() and value.isdecimal():
@@ -499,6 +642,10 @@ class _XmlReader:
             self._head(name, value)
         elif len(self._path) == 2:
             self._card = None
+        elif path == "mig_devices/mig_device":
+            self._card.mig_devices = (self._card.mig_devices or 0) + 1
+        elif path == "mig_devices":
+            self._card.mig_devices = self._card.mig_devices or 0
         elif path == "processes":
             self._card.processes = self._card.processes or (() if value in ("", "None") else None)
         elif path.startswith("processes/"):
@@ -521,6 +668,16 @@ class _XmlReader:
             self._pid = int(value) if value.isascii() and value.isdecimal() else None
         elif name == "type" and "C" in value and self._pid is not None and self._card is not None:
             self._card.processes = tuple(dict.fromkeys((*(self._card.processes or ()), self._pid)))
+
+
+def _names(lines: Iterable[str]) -> Iterator[_Listing]:
+    """``nvidia-smi -L``: index, name and UUID. A line that is cut, or a count that has holes, may lack cards."""
+    begun = [line.strip() for line in lines if re.match(r"\s*GPU \d{1,4}: ", line)]
+    found = [named for line in begun if (named := _NAMED.fullmatch(line))]
+    if found:
+        cards = [_Card({name: row[name] for name in ("index", "name", "uuid")}) for row in found]
+        indexes = list(dict.fromkeys(int(row["index"]) for row in found))
+        yield _Listing(cards, complete=len(found) == len(begun) and indexes == list(range(len(indexes))))
 
 
 def _columns(line: str) -> list[tuple[str, str]] | None:
@@ -566,30 +723,29 @@ def _comma_separated(lines: Iterable[str]) -> Iterator[_Listing]:
 # --- facts --------------------------------------------------------------------------------------
 
 
-def _joined(listings: Iterable[_Listing]) -> list[_Card]:
-    """One entry for each card, in the order of their index where one is said."""
+def _joined(listings: Sequence[_Listing]) -> list[_Card]:
+    """One entry for each card, in the order of their index where one is said.
+
+    Cards without an address are joined by UUID or index. A list of all cards that says no index has them in
+    the order of the index.
+    """
     cards: dict[str, _Card] = {}
-    indexes: dict[str, str] = {}
-    nameless: list[_Card] = []
+    keys: dict[str, str] = {}
+    """Index or UUID to key in ``cards``."""
     for listing in listings:
-        for card in listing.cards:
-            address, index = card.address, card.values.get("index")
-            key = address or (indexes.get(index) if index is not None else None)
-            if key is None:
-                nameless.append(card)
-                continue
-            if index is not None:
-                indexes.setdefault(index, key)
-            known = cards.setdefault(key, card)
-            if known is not card:
-                known.values = {**card.values, **known.values}
-                known.processes = card.processes if known.processes is None else known.processes
-    for card in nameless:
-        key = indexes.get(card.values.get("index", ""))
-        if key is None:
-            cards[f"nameless {len(cards)}"] = card
-        else:
-            cards[key].values = {**card.values, **cards[key].values}
+        if listing.attached == len(listing.cards) and not any("index" in card.values for card in listing.cards):
+            keys |= {str(place): card.address for place, card in enumerate(listing.cards) if card.address is not None}
+    every = (card for listing in listings for card in listing.cards)
+    for card in sorted(every, key=lambda card: card.address is None):
+        names = [name for name in (card.uuid, card.values.get("index")) if name is not None]
+        key = card.address or next((keys[name] for name in names if name in keys), f"nameless {len(cards)}")
+        for name in names:
+            keys.setdefault(name, key)
+        known = cards.setdefault(key, card)
+        if known is not card:
+            known.values = {**card.values, **known.values}
+            known.processes = card.processes if known.processes is None else known.processes
+            known.mig_devices = card.mig_devices if known.mig_devices is None else known.mig_devices
     found = list(cards.values())
     if all(card.values.get("index", "").isdecimal() for card in found):
         found.sort(key=lambda card: int(card.values["index"]))
@@ -625,7 +781,7 @@ def _gpu(place: int, card: _Card) -> NvmlGpu:
         index=int(index) if index.isascii() and index.isdecimal() else place,
         address=card.address,
         name=card.text("name"),
-        uuid=card.text("uuid"),
+        uuid=card.uuid,
         minor=_number(card, "minor"),
         pci_id=_pci_id(card.text("pci_id")),
         subsystem_id=_pci_id(card.text("subsystem_id")),
@@ -647,8 +803,24 @@ def _gpu(place: int, card: _Card) -> NvmlGpu:
         power_max_limit_watts=_watts(card, "power_max_limit_watts"),
         performance_state=_number(card, "performance_state"),
         utilization_percent=_number(card, "utilization_percent"),
+        sm_clock_mhz=_number(card, "sm_clock_mhz"),
+        sm_max_clock_mhz=_number(card, "sm_max_clock_mhz"),
+        clock_reasons=_clock_reasons(card.text("clock_reasons")),
         ecc_enabled=_flag(card, "ecc_enabled"),
+        ecc_volatile_corrected=_number(card, "ecc_volatile_corrected"),
+        ecc_volatile_uncorrected=_number(card, "ecc_volatile_uncorrected"),
+        ecc_aggregate_corrected=_number(card, "ecc_aggregate_corrected"),
+        ecc_aggregate_uncorrected=_number(card, "ecc_aggregate_uncorrected"),
+        retired_pages_single_bit=_number(card, "retired_pages_single_bit"),
+        retired_pages_double_bit=_number(card, "retired_pages_double_bit"),
+        retired_pages_pending=_flag(card, "retired_pages_pending"),
+        remapped_rows_corrected=_number(card, "remapped_rows_corrected"),
+        remapped_rows_uncorrected=_number(card, "remapped_rows_uncorrected"),
+        remapped_rows_pending=_flag(card, "remapped_rows_pending"),
+        remapped_rows_failed=_flag(card, "remapped_rows_failed"),
         mig_enabled=_flag(card, "mig_enabled"),
+        mig_devices=card.mig_devices if _flag(card, "mig_enabled") else None,
+        fabric_state=_FABRIC_STATES.get((card.text("fabric_state") or "").lower()),
         persistence=_flag(card, "persistence"),
         pcie_replays=_number(card, "pcie_replays"),
         processes=card.processes,
@@ -657,8 +829,8 @@ def _gpu(place: int, card: _Card) -> NvmlGpu:
 
 
 def _number(card: _Card, fact: str) -> int | None:
-    """Of ``29 C``, ``16x``, ``P8``, ``0 %``."""
-    found = re.fullmatch(r"P?(\d{1,9})(?:x| ?[C%])?", card.text(fact) or "", re.ASCII)
+    """Of ``29 C``, ``16x``, ``P8``, ``0 %``, ``210 MHz``."""
+    found = re.fullmatch(r"P?(\d{1,15})(?:x| ?(?:[C%]|MHz))?", card.text(fact) or "", re.ASCII)
     return int(found[1]) if found else None
 
 
@@ -675,6 +847,12 @@ def _bytes(text: str | None) -> int | None:
 
 def _flag(card: _Card, fact: str) -> bool | None:
     return _FLAGS.get((card.text(fact) or "").lower())
+
+
+def _clock_reasons(text: str | None) -> tuple[str, ...] | None:
+    """Of ``0x0000000000000001``."""
+    found = re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text or "")
+    return clock_reasons(int(found[0], 16)) if found else None
 
 
 def _pci_id(text: str | None) -> str | None:
@@ -695,6 +873,11 @@ def _gaps(cards: list[_Card], nvml: Nvml) -> Iterator[Gap]:
     if not nvml.complete:
         how = say("The text does not show how many GPUs NVML lists: give nvidia-smi's output from its first line on.")
         yield Gap(fact="nvml.complete", reason="not-in-input", how=how)
+    gpus = nvml.gpus or ()
+    for place in range(len(cards), len(gpus)):
+        if gpus[place].address is None:
+            how = say("The text says that there is one more GPU and does not show it: nvidia-smi -q > smi.txt")
+            yield Gap(fact=f"nvml.gpus.{place}", reason="not-in-input", how=how)
     for place, card in enumerate(cards):
         fact = f"nvml.gpus.{place}" if card.address is None else f"gpus.{card.address}.nvml"
         codes: dict[int, list[str]] = {}
@@ -705,6 +888,12 @@ def _gaps(cards: list[_Card], nvml: Nvml) -> Iterator[Gap]:
                     refused.append(name)
                 else:
                     codes.setdefault(code, []).append(name)
+        if lacking := [name for name in _FIELDS if name not in absent and not card.is_named(name)]:
+            how = say("Not in the text for this card: {facts}.", facts=", ".join(lacking))
+            yield Gap(fact=fact, reason="not-in-input", how=how)
+        if odd := [name for name in _FIELDS if card.text(name) is not None and _value(gpus[place], name) is None]:
+            how = say("Not understood: {facts}.", facts=", ".join(odd))
+            yield Gap(fact=fact, reason="unreadable", how=how)
         if refused:
             how = say("nvidia-smi says N/A for {facts}.", facts=", ".join(refused))
             yield Gap(fact=fact, reason="not-supported", how=how)
@@ -712,6 +901,14 @@ def _gaps(cards: list[_Card], nvml: Nvml) -> Iterator[Gap]:
             template = "Not read: {facts}. NVML returned {code}: {meaning}."
             how = say(template, facts=", ".join(names), code=code, meaning=meaning(code))
             yield Gap(fact=fact, reason="not-supported" if code == 3 else "unreadable", how=how)
+
+
+def _value(gpu: NvmlGpu, fact: str) -> object:
+    """Value of a fact by its dotted name."""
+    value: object = gpu
+    for name in fact.split("."):
+        value = getattr(value, name)
+    return value
 
 
 # --- topo -m ------------------------------------------------------------------------------------
@@ -735,13 +932,11 @@ def _matrix(lines: Iterable[str]) -> dict[int, dict[int, str]]:
     return rows
 
 
-def _topology(matrix: dict[int, dict[int, str]], addresses: dict[int, str | None]) -> Topology | None:
-    """None where an index has no address."""
-    found = [addresses.get(index) for index in matrix]
-    known = [address for address in found if address is not None]
-    if len(known) < len(found):
-        return None
+def _topology(matrix: dict[int, dict[int, str]], addresses: dict[int, str | None]) -> Topology:
+    """Rows named by address, or all of them by index where an index has no address."""
+    found = {index: addresses.get(index) for index in matrix}
+    known = [address for address in found.values() if address is not None]
     # SOC is what SYS was called before 2017.
     words = {"SOC": "SYS"}
     rows = tuple(tuple(words.get(c, c) for c in (row.get(index, "?") for index in matrix)) for row in matrix.values())
-    return Topology(addresses=tuple(known), matrix=rows)
+    return Topology(addresses=tuple(known if len(known) == len(found) else map(str, found)), matrix=rows)

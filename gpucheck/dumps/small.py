@@ -1,4 +1,4 @@
-"""Short outputs: lscpu, lsmod, ``ls /dev/nvidia*``, modinfo, uname, /proc files, ``ipmitool sdr``.
+"""Short outputs: lscpu, lsmod, ``ls /dev/nvidia*``, modinfo, uname, /proc files, ``ipmitool``.
 
 Each tells a few facts about the driver, the processors or the power supplies. Files of /proc have
 their parser with the reader that meets them on a live machine.
@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from gpucheck.facts import Cpu, Driver, Gap, Parts, Psu
+from gpucheck.facts import Cpu, Driver, Gap, Parts, Power
 from gpucheck.readers import cpu as cpu_reader
 from gpucheck.readers import driver as driver_reader
+from gpucheck.readers import psu
 from gpucheck.text import say
 
 # --- processors ---------------------------------------------------------------------------------
@@ -81,6 +82,9 @@ _HOW = {
     "kernel_release": "uname -a",
     "kernel_command_line": "cat /proc/cmdline",
     "efi_boot": "ls -d /sys/firmware/efi",
+    "secure_boot": "mokutil --sb-state",
+    "blacklisted_modules": "grep -r -e nvidia -e nouveau /etc/modprobe.d",
+    "fabric_manager_running": "systemctl status nvidia-fabricmanager",
 }
 
 
@@ -158,45 +162,29 @@ def driver_parts(driver: Driver, known: Iterable[str] = ()) -> Parts:
 
 def _gaps(level: str, facts: Cpu | Driver, how: dict[str, str], known: Iterable[str]) -> Iterator[Gap]:
     for name, value in facts:
-        if value is None and name not in known:
+        if value is None and name in how and name not in known:
             step = say("Not in the text: {command}", command=how[name])
             yield Gap(fact=f"{level}.{name}", reason="not-in-input", how=step)
 
 
 # --- power supplies -----------------------------------------------------------------------------
 
-_UNIT = re.compile(r"(?:PS|PSU|PWS|Pwr Supply|Power Supply)[ _#]*(?P<number>\d{1,2})\b(?P<rest>.*)", re.IGNORECASE)
-
-
 def sensors(text: str) -> Parts:
-    """Power supplies in ``ipmitool sdr`` (also ``elist`` and ``type "Power Supply"``).
-
-    A reading above 0 W is the draw of a unit that is present and has mains, never its rating. Of the
-    states only those that are written out count; the compact form's ``0x01`` depends on the sensor.
-    """
-    units: dict[int, Psu] = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        unit = _UNIT.fullmatch(cells[0].replace("_", " ")) if len(cells) > 2 else None
-        if unit is None:
-            continue
-        number = int(unit["number"])
-        known = units.get(number) or Psu(location=f"Power Supply {number}")
-        draws = any((found := re.fullmatch(r"(\d+(?:\.\d+)?) Watts", cell)) and float(found[1]) > 0 for cell in cells)
-        states = [state.strip().lower() for state in cells[-1].split(",")]
-        present, plugged = known.present, known.plugged
-        if draws:
-            present = plugged = True
-        if "presence detected" in states:
-            present = True
-        if any("power supply ac lost" in state or "power supply input lost" in state for state in states):
-            plugged = False
-        units[number] = known.model_copy(update={"present": present, "plugged": plugged if present else None})
+    """State of power supplies in ``ipmitool sdr``, which never tells their rating."""
     how = say("sudo /usr/bin/ipmitool fru > fru.txt, then gpucheck probe --from fru.txt")
-    return Parts(
-        psus=tuple(units[number] for number in sorted(units)) or None,
-        gaps=(Gap(fact="psus.watts", reason="not-in-input", how=how),),
-    )
+    gap = Gap(fact="psus.watts", reason="not-in-input", how=how)
+    return psu.from_ipmi_sdr(text).model_copy(update={"gaps": (gap,)})
+
+
+def draw(text: str) -> Parts:
+    """Watts that the machine draws, in ``ipmitool dcmi power reading``."""
+    watts = psu.from_ipmi_dcmi(text)
+    return Parts(power=None if watts is None else Power(drawn_watts=watts))
+
+
+def events(text: str) -> Parts:
+    """The BMC's event log, in ``ipmitool sel list`` or ``elist``."""
+    return Parts(bmc_events=psu.from_ipmi_sel(text))
 
 
 # --- which is which -----------------------------------------------------------------------------
@@ -211,10 +199,6 @@ class Form(NamedTuple):
     driver: Callable[[str], Driver] | None = None
 
 
-def _is_sensor(line: str) -> bool:
-    return line.count("|") in range(2, 5) and bool(_UNIT.match(line.partition("|")[0].replace("_", " ")))
-
-
 DRIVER_FORMS = (
     Form("lsmod", lambda line: _LSMOD_HEAD.match(line) or _is_gpu_module(line), lsmod),
     Form("devices", lambda line: _is_device(line) or _NO_DEVICE.match(line), device_files),
@@ -223,7 +207,14 @@ DRIVER_FORMS = (
     Form("cmdline", lambda line: False, command_line),  # such a line stands in many files: only a prompt tells
     Form("modinfo", lambda line: _NO_MODULE.match(line) or _MODINFO.match(line), modinfo),
 )
-FORMS = (Form("lscpu", _ARCHITECTURE.match), Form("sdr", _is_sensor), *DRIVER_FORMS)
+BMC_FORMS = {"sdr": sensors, "dcmi": draw, "sel": events}
+FORMS = (
+    Form("lscpu", _ARCHITECTURE.match),
+    Form("sdr", psu.looks_like_ipmi_sdr),
+    Form("dcmi", lambda line: line.startswith("Instantaneous power reading:")),
+    Form("sel", psu.looks_like_ipmi_sel),
+    *DRIVER_FORMS,
+)
 
 
 def _is_gpu_module(line: str) -> bool:

@@ -43,6 +43,16 @@ LIBRARY_FOLDERS = (
 """Where Debian and Ubuntu, Fedora and SUSE, Arch, Kubernetes device plugins and WSL put libnvidia-ml."""
 
 MODULE_FOLDERS = ("/lib/modules", "/usr/lib/modules")
+BUILT_FOLDERS = ("updates/dkms", "extra", "extra/nvidia")
+"""Where in a kernel's folder DKMS and akmods put what they build."""
+MOST_KERNELS = 16
+"""How many other kernels are looked at."""
+
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+"""UEFI variable: four bytes of attributes, then one that says whether it is on."""
+MODPROBE_FOLDER = "/etc/modprobe.d"
+FABRIC_PIDS = tuple(f"{root}/nvidia-fabricmanager/nv-fabricmanager.pid" for root in ("/run", "/run/nvidia/driver/run"))
+"""Where the fabric manager writes its process id; the second is that of a driver which runs in a container."""
 
 LINE_LIMIT = 4096
 """Most bytes of a file that holds one line."""
@@ -50,6 +60,10 @@ LINE_LIMIT = 4096
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 # Debian renames it (nvidia-current.ko); nvidia-drm.ko, nvidia-uvm.ko and nvidiafb.ko are others.
 _MODULE_FILE = re.compile(r"nvidia(?:-current|-tesla|-legacy|-open|-\d+(?:xx)?)*\.ko(?:\.(?:xz|zst|gz))?")
+_BLACKLISTED = re.compile(
+    r"^[ \t]*(?:blacklist[ \t]+(nvidia|nouveau)|install[ \t]+(nvidia|nouveau)[ \t]+/\S*bin/(?:true|false))[ \t]*$",
+    re.MULTILINE,
+)
 _LOADED = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)")
 
 Flavour = Literal["open", "proprietary"]
@@ -91,22 +105,34 @@ def library_versions(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda version: [int(part) for part in version.split(".")]))
 
 
+def parse_blacklist(text: str) -> set[str]:
+    """Which of nvidia and nouveau a file of modprobe keeps from being loaded by themselves."""
+    return {first or second for first, second in _BLACKLISTED.findall(text)}
+
+
 def read(host: Host) -> Parts:
     """``driver`` of a machine."""
     gaps: list[Gap] = []
     release = _line(host, "kernel_release", "/proc/sys/kernel/osrelease", gaps)
     loaded = _loaded_modules(host, gaps)
     version, flavour = _nvidia_version(host, loaded, gaps)
+    installed = _module_installed(host, release, gaps)
+    libraries = _library_versions(host, gaps)
+    efi = _efi_boot(host, gaps)
     driver = Driver(
         loaded_modules=loaded,
         nvidia_version=version,
         nvidia_flavour=flavour,
-        nvidia_module_installed=_module_installed(host, release, gaps),
-        library_versions=_library_versions(host, gaps),
+        nvidia_module_installed=installed,
+        library_versions=libraries,
         device_files=_device_files(host, gaps),
         kernel_release=release,
         kernel_command_line=_line(host, "kernel_command_line", "/proc/cmdline", gaps),
-        efi_boot=_efi_boot(host, gaps),
+        efi_boot=efi,
+        secure_boot=_secure_boot(host, efi, gaps),
+        module_kernels=_module_kernels(host, release) if libraries and installed is False else None,
+        blacklisted_modules=_blacklisted(host, gaps),
+        fabric_manager_running=_fabric_manager_running(host, gaps),
     )
     return Parts(origin=host.name, driver=driver, gaps=tuple(gaps))
 
@@ -165,17 +191,42 @@ def _module_installed(host: Host, release: str | None, gaps: list[Gap]) -> bool 
             read_one = True
         except OSError as error:
             problem = problem or (path, error)
-        for built in (f"{folder}/{release}/updates/dkms", f"{folder}/{release}/extra"):
-            try:
-                if any(is_nvidia_module(name) for name in host.names(built)):
-                    return True
-            except OSError:
-                continue
+        if _built(host, f"{folder}/{release}"):
+            return True
     if read_one:
         return False
     if problem is not None:
         gaps.append(not_read(host, fact, *problem))
     return None
+
+
+def _built(host: Host, folder: str) -> bool:
+    """Whether DKMS or akmods left an NVIDIA module in a kernel's folder."""
+    for built in BUILT_FOLDERS:
+        try:
+            if any(is_nvidia_module(name) for name in host.names(f"{folder}/{built}")):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _module_kernels(host: Host, release: str | None) -> tuple[str, ...]:
+    """Other kernels that have what the running one lacks."""
+    found: set[str] = set()
+    for folder in MODULE_FOLDERS:
+        try:
+            others = [name for name in host.names(folder) if name != release]
+        except OSError:
+            continue
+        for other in others[-MOST_KERNELS:]:
+            try:
+                listed = parse_modules_dep(host.text(f"{folder}/{other}/modules.dep"))
+            except OSError:
+                listed = False
+            if listed or _built(host, f"{folder}/{other}"):
+                found.add(other)
+    return tuple(sorted(found))
 
 
 def _library_versions(host: Host, gaps: list[Gap]) -> tuple[str, ...] | None:
@@ -217,3 +268,56 @@ def _efi_boot(host: Host, gaps: list[Gap]) -> bool | None:
     reason: Literal["in-container", "unreadable"] = "in-container" if in_container(host) else "unreadable"
     gaps.append(Gap(fact="driver.efi_boot", reason=reason, how=say("{path} is empty.", path=path)))
     return None
+
+
+def _secure_boot(host: Host, efi: bool | None, gaps: list[Gap]) -> bool | None:
+    """Only UEFI has it; a firmware without the variable does not check signatures."""
+    if efi is False:
+        return False
+    try:
+        value = host.read(SECURE_BOOT, 16)
+    except OSError as error:
+        gaps.append(not_read(host, "driver.secure_boot", SECURE_BOOT, error))
+        return None
+    if len(value) == 5 and value[4] in (0, 1):
+        return value[4] == 1
+    how = say("{path} holds {count} bytes, not five.", path=SECURE_BOOT, count=len(value))
+    gaps.append(Gap(fact="driver.secure_boot", reason="unreadable", how=how))
+    return None
+
+
+def _blacklisted(host: Host, gaps: list[Gap]) -> tuple[str, ...] | None:
+    try:
+        names = [name for name in host.names(MODPROBE_FOLDER) if name.endswith(".conf")]
+    except OSError as error:
+        gaps.append(not_read(host, "driver.blacklisted_modules", MODPROBE_FOLDER, error))
+        return None
+    found: set[str] = set()
+    for name in names:
+        try:
+            found |= parse_blacklist(host.text(f"{MODPROBE_FOLDER}/{name}"))
+        except OSError as error:
+            gaps.append(not_read(host, "driver.blacklisted_modules", f"{MODPROBE_FOLDER}/{name}", error))
+    return tuple(sorted(found))
+
+
+def _fabric_manager_running(host: Host, gaps: list[Gap]) -> bool | None:
+    """Whether a file of it names a process of that name. A container does not show the host's."""
+    fact = "driver.fabric_manager_running"
+    try:
+        host.names("/run")
+        numbers = [host.text(path).strip() for path in FABRIC_PIDS if host.exists(path)]
+    except OSError as error:
+        gaps.append(not_read(host, fact, "/run", error))
+        return None
+    for number in filter(str.isdecimal, numbers):
+        try:
+            if host.text(f"/proc/{number}/comm").startswith("nv-fabric"):
+                return True
+        except OSError:
+            continue
+    if in_container(host):
+        how = say("A container does not show the host's processes; run on the host.")
+        gaps.append(Gap(fact=fact, reason="in-container", how=how))
+        return None
+    return False

@@ -8,7 +8,7 @@ journalctl, syslog): one parser takes them all and leaves the bare messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -85,11 +85,11 @@ def _printed(host: Host, argv: tuple[str, ...], timeout: float) -> str:
 _SECONDS = r"\[ *[+-]?\d+\.\d{6}(?: <[ \d.]+>)?\]"
 _KMSG = re.compile(r"\d+,\d+,\d+,[^;]*;(?P<text>.*)")
 _ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
-# Priority (<6>, or in words), then seconds, a date or what --human and --time-format=iso write,
+# Priority (<6>, or in words), then seconds, a date in any language or what --human and --time-format=iso write,
 # then the caller (thread or CPU) where the kernel is built to tell it.
 _DMESG = re.compile(
     r"(?:<\d+>|\w+ *:\w+ *: )?"
-    rf"(?:{_SECONDS}|\[\w{{3}} \w{{3}} +\d+ \d\d:\d\d:\d\d \d{{4}}\]|\[\w{{3}} ?\d+ \d\d:\d\d\]"
+    rf"(?:{_SECONDS}|\[\S{{1,9}} \S{{1,9}} +\d+ \d\d:\d\d:\d\d \d{{4}}\]|\[\w{{3}} ?\d+ \d\d:\d\d\]"
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:?\d\d)"
     r"(?:\[ *[TC]\d+\])? ?(?P<text>.*)"
 )
@@ -110,11 +110,14 @@ _FIRST = "Linux version "
 # Messages of the NVIDIA driver that syslog and older kernels spread over several stamped lines, and
 # what never is the rest of one.
 _SPREADS = re.compile(
-    r"NVRM: (?:The NVIDIA (?:GPU|probe routine was)|This PCI I/O region|This is a 64-bit BAR|This can occur"
-    r"|Try unloading|API mismatch|A GPU crash dump|Your system is not)"
+    r"NVRM: (?:The NVIDIA (?:GPU|probe routine was|.* GPU installed in)|This PCI I/O region|This is a 64-bit BAR"
+    r"|This can occur|Try unloading|API mismatch|A GPU crash dump|Your system is not)"
 )
 _STANDS_ALONE = re.compile(r"NVRM: (?:Xid|GPU|loading|No|The NVIDIA probe routine failed)\b")
 _LONGEST = 400
+
+
+_FAULT = re.compile(r"NVRM: .*(?:Xid \(|fallen off the bus|RmInitAdapter failed)")
 
 
 class _Line(NamedTuple):
@@ -129,12 +132,14 @@ def parse(text: str, source: Source) -> KernelLog:
     """Make the messages of the last boot in a kernel log of any form.
 
     Continuation lines are joined to their first line with one blank and lose their own ``NVRM:``.
-    Lines of other programs in a syslog are dropped.
+    Lines of other programs in a syslog are dropped. Of earlier boots :func:`faults` are kept.
     """
     messages: list[str] = []
+    earlier: list[str] = []
     complete = False
     for line in _lines(text):
         if line is None or line.text.startswith(_FIRST):
+            earlier += messages
             messages.clear()
             complete = line is not None
         if line is None:
@@ -143,7 +148,13 @@ def parse(text: str, source: Source) -> KernelLog:
             messages[-1] += " " + line.text.removeprefix("NVRM:").lstrip()
         else:
             messages.append(line.text)
-    return KernelLog(source=source, lines=tuple(filter(None, map(clean, messages))), complete=complete)
+    lines = tuple(filter(None, map(clean, messages)))
+    return KernelLog(source=source, lines=lines, complete=complete, earlier=faults(map(clean, earlier)))
+
+
+def faults(lines: Iterable[str]) -> tuple[str, ...]:
+    """What the NVIDIA driver says of a card that failed; the same line once."""
+    return tuple(dict.fromkeys(line for line in lines if _FAULT.match(line)))
 
 
 def _ends_later(message: str, line: str) -> bool:
@@ -213,6 +224,11 @@ def looks_like_kernel_log(text: str) -> bool:
     lines = [line for line in lines if line and not line.startswith("-- ")][:200]
     boots = len(lines) > 2 and any(line.startswith(_FIRST) for line in lines[:20])
     return boots or 0 < len(lines) <= 2 * sum(map(_is_kernel_line, lines))
+
+
+def is_stamped(line: str) -> bool:
+    """Whether a logger put time or source before the line."""
+    return any(form.match(line) for form in (_KMSG, _SYSLOG, _DMESG))
 
 
 def _is_kernel_line(line: str) -> bool:

@@ -34,9 +34,9 @@ from typing import Any, Literal, TypeGuard
 
 from gpucheck.facts import Gap, GapReason, Link, Nvml, NvmlGpu, Parts, pci_address
 from gpucheck.host import Host, NvmlAnswers, end_group
-from gpucheck.text import say
+from gpucheck.text import clean, say
 
-LIBRARY_NOT_FOUND, GPU_IS_LOST = 12, 15
+NOT_FOUND, LIBRARY_NOT_FOUND, GPU_IS_LOST = 6, 12, 15
 
 MEANINGS = {
     1: "NVML was not started",
@@ -85,19 +85,64 @@ _FACTS = {
     "nvmlDeviceGetPowerManagementLimitConstraints": "power_max_limit_watts",
     "nvmlDeviceGetPerformanceState": "performance_state",
     "nvmlDeviceGetUtilizationRates": "utilization_percent",
+    "nvmlDeviceGetClockInfo": "sm_clock_mhz",
+    "nvmlDeviceGetMaxClockInfo": "sm_max_clock_mhz",
+    "nvmlDeviceGetCurrentClocksEventReasons": "clock_reasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "clock_reasons",
     "nvmlDeviceGetEccMode": "ecc_enabled",
+    "nvmlDeviceGetTotalEccErrors": "ecc_volatile and ecc_aggregate",
+    "nvmlDeviceGetRetiredPages": "retired_pages",
+    "nvmlDeviceGetRetiredPagesPendingStatus": "retired_pages_pending",
+    "nvmlDeviceGetRemappedRows": "remapped_rows",
     "nvmlDeviceGetMigMode": "mig_enabled",
+    "nvmlDeviceGetMaxMigDeviceCount": "mig_devices_max",
+    "nvmlDeviceGetMigDeviceHandleByIndex": "mig_devices",
+    "nvmlDeviceGetGpuFabricInfoV": "fabric_state",
+    "nvmlDeviceGetGpuFabricInfo": "fabric_state",
     "nvmlDeviceGetPersistenceMode": "persistence",
     "nvmlDeviceGetPcieReplayCounter": "pcie_replays",
     "nvmlDeviceGetComputeRunningProcesses": "processes",
 }
 """Calls whose failure leaves a fact unread. The child asks more, for the capture."""
 
+_SYSTEM_FACTS = {
+    "nvmlSystemGetDriverVersion": "driver_version",
+    "nvmlSystemGetNVMLVersion": "nvml_version",
+    "nvmlSystemGetCudaDriverVersion": "cuda_version",
+}
+
 _GAP_REASONS: dict[int, GapReason] = {3: "not-supported", 4: "needs-root", 10: "timed-out", 13: "not-supported"}
+
+_CLOCK_REASONS = {
+    0x1: "idle",
+    0x2: "applications-clocks",
+    0x4: "sw-power-cap",
+    0x8: "hw-slowdown",
+    0x10: "sync-boost",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "hw-power-brake",
+    0x100: "display-clocks",
+}
+"""Bits of what NVML calls clocks event reasons, and called throttle reasons."""
+
+_FABRIC_STATES: dict[int, Literal["not-supported", "not-started", "in-progress", "completed"]] = {
+    0: "not-supported",
+    1: "not-started",
+    2: "in-progress",
+    3: "completed",
+}
 
 _SPEED_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 _VERSION_SUFFIX = re.compile(r"_v\d+$")
+_REPLACED = "\ufffd"
+"""What the child puts in place of bytes that are no UTF-8."""
+
+
+def clock_reasons(bits: int) -> tuple[str, ...]:
+    """Names of NVML's clocks event reasons; a bit without a name stands for itself."""
+    return tuple(_CLOCK_REASONS.get(1 << n, hex(1 << n)) for n in range(64) if bits >> n & 1)
 
 
 def meaning(code: int) -> str:
@@ -260,20 +305,29 @@ class Answered:
     errors: dict[str, int] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     """Calls that failed outside NVML, and why."""
+    garbled: set[str] = field(default_factory=set)
+    """Calls whose text is none."""
 
     def add(self, call: str, answer: Mapping[str, Any]) -> None:
-        """Take one line. A later version of a call replaces what an earlier one said."""
+        """Take one line. A later version of a call replaces what an earlier one said; calls with
+        arguments stand beside each other."""
         name = _VERSION_SUFFIX.sub("", call)
-        code = answer.get("code")
+        code, value = answer.get("code"), answer.get("value")
         if "error" in answer:
             self.faults[name] = str(answer["error"])
         if not _is_int(code):
             return
+        if code == NOT_FOUND and name == "nvmlDeviceGetMigDeviceHandleByIndex":
+            return  # a place without a MIG device
         if code != 0:
             self.errors[name] = code
-        elif "arguments" not in answer:
+        elif "arguments" in answer:
+            self.values[f"{name}{answer['arguments']}"] = value
+        elif isinstance(value, str) and _REPLACED in value:
+            self.garbled.add(name)
+        else:
             self.errors.pop(name, None)
-            self.values[name] = answer.get("value")
+            self.values[name] = value
 
     def integer(self, name: str, part: str | int | None = None) -> int | None:
         """A number, or the one at ``part`` of a structure or list."""
@@ -286,7 +340,12 @@ class Answered:
 
     def text(self, name: str) -> str | None:
         value = self.values.get(name)
-        return value if isinstance(value, str) and value.strip() else None
+        return (clean(value) or None) if isinstance(value, str) else None
+
+    def length(self, name: str) -> int | None:
+        """How many a list holds."""
+        value = self.values.get(name)
+        return len(value) if isinstance(value, list) else None
 
     def flag(self, name: str, part: int | None = None) -> bool | None:
         number = self.integer(name, part)
@@ -308,6 +367,29 @@ class Answered:
         """0 fastest to 15; NVML says 32 where it does not know."""
         state = self.integer("nvmlDeviceGetPerformanceState")
         return None if state == 32 else state
+
+    @property
+    def clock_reasons(self) -> tuple[str, ...] | None:
+        """Names of the bits by which the clocks are held back."""
+        bits = self.integer("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self.integer("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else clock_reasons(bits)
+
+    @property
+    def fabric_state(self) -> Literal["not-supported", "not-started", "in-progress", "completed"] | None:
+        state = self.integer("nvmlDeviceGetGpuFabricInfoV", "state")
+        if state is None:
+            state = self.integer("nvmlDeviceGetGpuFabricInfo", "state")
+        return None if state is None else _FABRIC_STATES.get(state)
+
+    @property
+    def mig_devices(self) -> int | None:
+        """MIG devices of a card in MIG mode; None where a place did not answer."""
+        call = "nvmlDeviceGetMigDeviceHandleByIndex"
+        if self.integer("nvmlDeviceGetMaxMigDeviceCount") is None or call in self.errors:
+            return None
+        return sum(name.startswith(call) for name in self.values)
 
     @property
     def processes(self) -> dict[int, int | None] | None:
@@ -355,6 +437,7 @@ def parse(answers: NvmlAnswers) -> Parts:
         places = sorted({*range(min(count, _MOST_CARDS)), *cards})
         gpus = tuple(_gpu(index, cards.setdefault(index, Answered())) for index in places)
         gaps = [gap for index in places for gap in _card_gaps(index, cards[index])]
+        gaps += _unread("nvml", whole, _SYSTEM_FACTS)
 
     outcome = _outcome(answers, whole, cards, unfinished)
     if outcome.status == "unasked":
@@ -466,7 +549,6 @@ def _card_gaps(index: int, asked: Answered) -> list[Gap]:
     """Why facts of one card are missing: a gap for each return code."""
     address = asked.address
     fact = f"nvml.gpus.{index}" if address is None else f"gpus.{address}.nvml"
-    missing: dict[int, list[str]] = {}
     for call, code in asked.errors.items():
         if call == "nvmlDeviceGetHandleByIndex":
             template = "NVML does not open device {index}: {meaning} ({call} returned {code})."
@@ -476,13 +558,28 @@ def _card_gaps(index: int, asked: Answered) -> list[Gap]:
             template = "{call} returned {code}, {meaning}; nothing was read after that."
             how = say(template, call=call, code=code, meaning=meaning(code))
             return [Gap(fact=fact, reason="unreadable", how=how)]
-        if call in _FACTS:
-            missing.setdefault(code, []).append(_FACTS[call])
+    return _unread(fact, asked, _FACTS)
+
+
+def _unread(fact: str, asked: Answered, facts: Mapping[str, str]) -> list[Gap]:
+    """What failing calls, garbled text and faults of the bindings cost; ``facts`` names what a call is for."""
+    missing: dict[int, list[str]] = {}
+    read = {facts[call] for call in asked.values if call in facts}  # perhaps by an older name
+    for call, code in asked.errors.items():
+        if call in facts and facts[call] not in read:
+            missing.setdefault(code, []).append(facts[call])
     gaps = []
-    for code, facts in missing.items():
+    for code, names in missing.items():
         template = "Not read: {facts}. NVML returned {code}: {meaning}."
-        how = say(template, facts=", ".join(facts), code=code, meaning=meaning(code))
+        how = say(template, facts=", ".join(dict.fromkeys(names)), code=code, meaning=meaning(code))
         gaps.append(Gap(fact=fact, reason=_GAP_REASONS.get(code, "unreadable"), how=how))
+    if asked.garbled:
+        template = (
+            "Not read: {facts}. NVML returned bytes that are no text; drivers 555.85 and 555.99 under WSL 2 do that: "
+            "install another version."
+        )
+        how = say(template, facts=", ".join(facts.get(call, call) for call in sorted(asked.garbled)))
+        gaps.append(Gap(fact=fact, reason="unreadable", how=how))
     for call, error in asked.faults.items():
         how = say("{call} failed in pynvml: {error}.", call=call, error=error)
         gaps.append(Gap(fact=fact, reason="unreadable", how=how))
@@ -519,8 +616,24 @@ def _gpu(index: int, asked: Answered) -> NvmlGpu:
         power_max_limit_watts=asked.watts("nvmlDeviceGetPowerManagementLimitConstraints", 1),
         performance_state=asked.performance_state,
         utilization_percent=asked.integer("nvmlDeviceGetUtilizationRates", "gpu"),
+        sm_clock_mhz=asked.integer("nvmlDeviceGetClockInfo"),
+        sm_max_clock_mhz=asked.integer("nvmlDeviceGetMaxClockInfo"),
+        clock_reasons=asked.clock_reasons,
         ecc_enabled=asked.flag("nvmlDeviceGetEccMode", 0),
+        ecc_volatile_corrected=asked.integer("nvmlDeviceGetTotalEccErrors[0, 0]"),
+        ecc_volatile_uncorrected=asked.integer("nvmlDeviceGetTotalEccErrors[1, 0]"),
+        ecc_aggregate_corrected=asked.integer("nvmlDeviceGetTotalEccErrors[0, 1]"),
+        ecc_aggregate_uncorrected=asked.integer("nvmlDeviceGetTotalEccErrors[1, 1]"),
+        retired_pages_single_bit=asked.length("nvmlDeviceGetRetiredPages[0]"),
+        retired_pages_double_bit=asked.length("nvmlDeviceGetRetiredPages[1]"),
+        retired_pages_pending=asked.flag("nvmlDeviceGetRetiredPagesPendingStatus"),
+        remapped_rows_corrected=asked.integer("nvmlDeviceGetRemappedRows", 0),
+        remapped_rows_uncorrected=asked.integer("nvmlDeviceGetRemappedRows", 1),
+        remapped_rows_pending=asked.flag("nvmlDeviceGetRemappedRows", 2),
+        remapped_rows_failed=asked.flag("nvmlDeviceGetRemappedRows", 3),
         mig_enabled=asked.flag("nvmlDeviceGetMigMode", 0),
+        mig_devices=asked.mig_devices,
+        fabric_state=asked.fabric_state,
         persistence=asked.flag("nvmlDeviceGetPersistenceMode"),
         pcie_replays=asked.integer("nvmlDeviceGetPcieReplayCounter"),
         processes=None if processes is None else tuple(processes),

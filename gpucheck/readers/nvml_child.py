@@ -55,7 +55,6 @@ LASTING = (
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
     "nvmlDeviceGetEccMode",
-    "nvmlDeviceGetMigMode",
     "nvmlDeviceGetPersistenceMode",
     "nvmlDeviceGetRemappedRows",
     "nvmlDeviceGetRetiredPagesPendingStatus",
@@ -63,9 +62,18 @@ LASTING = (
 WITH_ARGUMENTS = (
     ("nvmlDeviceGetRetiredPages", 0),  # after several single-bit errors
     ("nvmlDeviceGetRetiredPages", 1),  # after a double-bit error
+    ("nvmlDeviceGetTotalEccErrors", 0, 0),  # corrected, since the driver was loaded
+    ("nvmlDeviceGetTotalEccErrors", 0, 1),  # corrected, in the card's life
     ("nvmlDeviceGetTotalEccErrors", 1, 0),  # uncorrected, since the driver was loaded
     ("nvmlDeviceGetTotalEccErrors", 1, 1),  # uncorrected, in the card's life
 )
+FABRIC = (  # newest first, with the structure that each fills in
+    ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
+    ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+)
+SPARE = ctypes.c_byte * 256  # where the bindings lack the structure
+MOST_MIG_DEVICES = 16  # of one card; today's have 7
+MOST_PEERS = 8  # asked in pairs: among more cards that takes too long
 MEMORY_V2 = 0x02000028  # size and version of the structure
 TEMPERATURE_OF_GPU = 0
 CLOCK_OF_SM = 1
@@ -105,13 +113,16 @@ def plain(value: Any) -> Any:
     return getattr(value, "__dict__", None) or None  # a process; a handle means nothing elsewhere
 
 
-def ask(call: str, *arguments: Any, label: str | None = None, **about: Any) -> tuple[int | None, Any]:
+def ask(
+    call: str, *arguments: Any, label: str | None = None, filled: Any = None, **about: Any
+) -> tuple[int | None, Any]:
     """Make one call and write its line.
 
     Args:
         call: Name in pynvml.
         arguments: What it takes.
         label: Name to write, where it differs.
+        filled: Structure that the call fills in, in place of a value that it returns.
         about: More to write, such as the device.
 
     Returns:
@@ -129,7 +140,7 @@ def ask(call: str, *arguments: Any, label: str | None = None, **about: Any) -> t
             answer = {"code": FUNCTION_NOT_FOUND}
         else:
             value = function(*arguments)
-            shown = plain(value)
+            shown = plain(value if filled is None else filled)
             answer = {"code": 0} if shown is None else {"code": 0, "value": shown}
     except nvml.NVMLError as error:
         answer = {"code": error.value}
@@ -175,13 +186,34 @@ def read_lasting(index: int, handle: Any) -> None:
     """The rest of what is read once."""
     for call in LASTING:
         ask(call, handle, device=index)
+    ask("nvmlDeviceGetMaxClockInfo", handle, CLOCK_OF_SM, device=index)
     for call, *arguments in WITH_ARGUMENTS:
         ask(call, handle, *arguments, device=index, arguments=arguments)
+    read_mig(index, handle)
+    read_fabric(index, handle)
+
+
+def read_mig(index: int, handle: Any) -> None:
+    """Whether a card is partitioned, and into which MIG devices: places without one answer "not found"."""
+    code, mode = ask("nvmlDeviceGetMigMode", handle, device=index)
+    if code != 0 or not mode[0]:
+        return
+    code, most = ask("nvmlDeviceGetMaxMigDeviceCount", handle, device=index)
+    for place in range(min(most, MOST_MIG_DEVICES) if code == 0 else 0):
+        ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place, device=index, arguments=[place])
+
+
+def read_fabric(index: int, handle: Any) -> None:
+    """How far the card is with the NVLink fabric, as far as bindings and library know one."""
+    for call, structure in FABRIC:
+        info = getattr(nvml, structure, SPARE)()
+        if ask(call, handle, ctypes.byref(info), filled=info, device=index)[0] not in OTHER_VERSION:
+            return
 
 
 def read_peers(index: int, handle: Any, handles: dict[int, Any]) -> None:
     """Whether the driver lets a card and each later one copy directly."""
-    for peer, other in handles.items():
+    for peer, other in handles.items() if len(handles) <= MOST_PEERS else ():
         for way in (PEER_READ, PEER_WRITE) if index < peer else ():
             ask("nvmlDeviceGetP2PStatus", handle, other, way, device=index, arguments=[peer, way])
 

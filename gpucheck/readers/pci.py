@@ -5,7 +5,10 @@ What is read, per function:
 * every function: ids, class, driver and the bridge above it, from one file (``uevent``) and one
   resolved path per bus;
 * bridges, displays, accelerators and NVSwitches: also NUMA node, link, BARs and the first 64 bytes
-  of configuration space, which need no root; all but bridges: their IOMMU group.
+  of configuration space, which need no root; all but bridges: their IOMMU group; bridges: slot and
+  link as the port sees them, which need root;
+* GPUs and the bridges above them: also error counters; these bridges: access control, which needs
+  root; GPUs: power state, and what the drivers of AMD and Intel tell (never serial numbers).
 
 Left out on purpose: link, BARs and NUMA node of everything else (network, disks, the processor's
 own registers: hundreds of functions on a server, and no question here is about them), and SR-IOV
@@ -19,16 +22,30 @@ import re
 from dataclasses import dataclass, field
 
 from gpucheck.displays import GPU_CLASSES, gpu_functions, is_nvswitch
-from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, pci_address
+from gpucheck.facts import (
+    Bar,
+    DriverReport,
+    ErrorCounts,
+    Gap,
+    GapReason,
+    Link,
+    Parts,
+    PciFunction,
+    Window,
+    pci_address,
+)
 from gpucheck.host import Host
+from gpucheck.readers.config_space import PLAIN_BYTES, WHOLE_BYTES, access_control, port
 from gpucheck.readers.gaps import not_read, reason_of, told
 from gpucheck.text import clean, say
-from gpucheck.topology import UNKNOWN_PARENT
+from gpucheck.topology import UNKNOWN_PARENT, path_to_root, tree
 
 DEVICES = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
 SLOTS = "/sys/bus/pci/slots"
 CONFIG_BYTES = 64
 """The standard header: all of configuration space that the kernel shows without root."""
+MOST_TILES = 16
 
 # Flags in the third column of ``resource`` (linux/ioport.h).
 _IO = 0x100
@@ -37,6 +54,7 @@ _PREFETCH = 0x2000
 _MEM_64 = 0x0010_0000
 _DISABLED = 0x1000_0000
 _UNSET = 0x2000_0000
+_AFTER_ROM = 7
 # The low bits of a BAR register, which the kernel keeps in the flags too (PCI 3.0, 6.2.5.1).
 _REGISTER_64 = 0x4
 _REGISTER_PREFETCH = 0x8
@@ -129,6 +147,28 @@ def parse_bars(resource: str, config: bytes | None, *, bridge: bool = False) -> 
     return tuple(bars)
 
 
+def parse_errors(text: str, total: str) -> int | None:
+    """The sum in one of the ``aer_dev_*`` files, such as ``TOTAL_ERR_COR 12``."""
+    match = re.search(rf"^{total} (\d{{1,20}})$", text, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def parse_windows(resource: str) -> tuple[Window, ...]:
+    """Memory windows of a bridge from ``resource``: its last lines, how many depends on the kernel.
+
+    Windows that are closed or got no address are left out.
+
+    Raises:
+        ValueError: the lines are not three numbers each.
+    """
+    windows: list[Window] = []
+    for line in resource.splitlines()[_AFTER_ROM:]:
+        start, end, flags = (int(word, 16) for word in line.split())
+        if flags & _MEM and 0 < start < end and not flags & (_UNSET | _DISABLED):
+            windows.append(Window(start=start, bytes=end - start + 1, prefetchable=bool(flags & _PREFETCH)))
+    return tuple(windows)
+
+
 def _register(config: bytes | None, index: int) -> int:
     """BAR register of that index; 0, which is what an absent BAR reads, when it was not read."""
     if config is None:
@@ -167,8 +207,22 @@ def read(host: Host) -> Parts:
     if bus.unplaced:
         how = say("{address} is no link into /sys/devices: the bridge above is not known.", address=bus.unplaced)
         gaps.append(Gap(fact="topology", reason="not-in-input", how=how))
-    for gpu in gpu_functions(functions):
-        gaps += bus.gaps.get(gpu.address, ())
+    gpus = {gpu.address for gpu in gpu_functions(functions)}
+    known = tree(functions)
+    above = {bridge.address for gpu in gpus for bridge in path_to_root(gpu, known)}
+    functions = [
+        bus.gpu(function)
+        if function.address in gpus
+        else bus.bridge(function)
+        if function.address in above
+        else function
+        for function in functions
+    ]
+    if host.is_root is False and any(bridge.acs is None for bridge in functions if bridge.address in above):
+        how = say("The kernel shows the registers of bridges beyond the first 64 bytes to root: sudo gpucheck probe")
+        gaps.append(Gap(fact="pci.bridges", reason="needs-root", how=how))
+    for gpu in sorted(gpus):
+        gaps += bus.gaps.get(gpu, ())
     return Parts(origin=host.name, pci=tuple(functions), gaps=tuple(gaps))
 
 
@@ -246,13 +300,13 @@ class _Bus:
 
     def driver(self, folder: str) -> tuple[str | None, bool]:
         """Name of the bound driver, and whether that could be read: a link that leads out of a
-        dump says that there is one, not which."""
+        dump says that there is one, not which. A dump without the drivers' folder has no such links."""
         try:
             return self.host.real(f"{folder}/driver").rpartition("/")[2], True
         except OSError:
             pass
         try:
-            return None, "driver" not in self.host.names(folder)
+            return None, "driver" not in self.host.names(folder) and self.host.exists(DRIVERS)
         except OSError:
             return None, False
 
@@ -288,7 +342,7 @@ class _Bus:
     def detailed(self, folder: str, function: PciFunction) -> PciFunction:
         """The same function with NUMA node, link, BARs and what configuration space says."""
         address = function.address
-        config = self.config(folder, address)
+        config = self.config(folder, address, PLAIN_BYTES if function.is_bridge else CONFIG_BYTES)
         node = self.optional_number(folder, "numa_node")
         if node is None or node < 0:
             node = None
@@ -302,12 +356,103 @@ class _Bus:
             update={
                 "numa_node": node,
                 "iommu_group": None if function.is_bridge else self.iommu_group(folder),
+                "port": port(config) if function.is_bridge and config is not None else None,
                 "link": self.link(folder, address),
-                "bars": self.bars(folder, function, config),
+                **self.regions(folder, function, config),
                 "boot_vga": None if boot_vga is None else boot_vga == 1,
-                "config_dead": None if config is None else not config.strip(b"\xff"),
+                "config_dead": None if config is None else self.is_dead(config, function),
             }
         )
+
+    def is_dead(self, config: bytes, function: PciFunction) -> bool | None:
+        """No device has the vendor ffff: it is what reads where nothing answers."""
+        vendor = int.from_bytes(config[:2], "little")
+        if vendor in (0xFFFF, 0, function.vendor_id):
+            return vendor == 0xFFFF
+        how = say(
+            "Configuration space says vendor {config:04x}, uevent {kernel:04x}.",
+            config=vendor,
+            kernel=function.vendor_id,
+        )
+        self.note(function.address, "config_dead", "contradiction", how)
+        return None
+
+    def bridge(self, function: PciFunction) -> PciFunction:
+        """A bridge above a GPU with its error counters and access control."""
+        folder = f"{DEVICES}/{function.address}"
+        try:
+            acs = access_control(self.host.read(f"{folder}/config", WHOLE_BYTES))
+        except OSError:
+            acs = None
+        return function.model_copy(update={"errors": self.errors(folder), "acs": acs})
+
+    def gpu(self, function: PciFunction) -> PciFunction:
+        """A GPU with its error counters, power state, IOMMU domain and what its driver tells."""
+        folder = f"{DEVICES}/{function.address}"
+        # After configuration space: reading that wakes a card that can be woken.
+        power_state = self.line(f"{folder}/power_state")
+        dead = function.config_dead
+        if dead and power_state == "D3cold":
+            dead = None
+            how = say("The card sleeps (D3cold), so that nothing answers. A program that uses it wakes it.")
+            self.note(function.address, "config_dead", "not-supported", how)
+        domain = None
+        if function.iommu_group is not None:
+            domain = self.line(f"/sys/kernel/iommu_groups/{function.iommu_group}/type")
+        return function.model_copy(
+            update={
+                "errors": self.errors(folder),
+                "power_state": power_state,
+                "config_dead": dead,
+                "iommu_domain": domain,
+                "report": self.report(folder) if function.driver in ("amdgpu", "i915", "xe") else None,
+            }
+        )
+
+    def line(self, path: str) -> str | None:
+        try:
+            return clean(self.host.text(path)) or None
+        except OSError:
+            return None
+
+    def errors(self, folder: str) -> ErrorCounts | None:
+        counts = ErrorCounts(
+            correctable=self.total(f"{folder}/aer_dev_correctable", "TOTAL_ERR_COR"),
+            nonfatal=self.total(f"{folder}/aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+            fatal=self.total(f"{folder}/aer_dev_fatal", "TOTAL_ERR_FATAL"),
+        )
+        return None if counts == ErrorCounts() else counts
+
+    def total(self, path: str, name: str) -> int | None:
+        try:
+            return parse_errors(self.host.text(path), name)
+        except OSError:
+            return None
+
+    def report(self, folder: str) -> DriverReport:
+        tiles = 0
+        while tiles < MOST_TILES and self.host.exists(f"{folder}/tile{tiles}"):
+            tiles += 1
+        return DriverReport(
+            product_name=self.line(f"{folder}/product_name"),
+            vram_bytes=self.optional_number(folder, "mem_info_vram_total") or None,
+            vram_used_bytes=self.optional_number(folder, "mem_info_vram_used"),
+            busy_percent=self.optional_number(folder, "gpu_busy_percent"),
+            power_cap_watts=self.power_cap(f"{folder}/hwmon"),
+            tiles=tiles or None,
+        )
+
+    def power_cap(self, folder: str) -> float | None:
+        """Watts; the files hold microwatts, and 0 where there is no limit."""
+        try:
+            names = self.host.names(folder)
+        except OSError:
+            return None
+        for name in names:
+            for limit in ("power1_cap", "power1_max"):  # amdgpu; i915 and xe
+                if microwatts := self.optional_number(f"{folder}/{name}", limit):
+                    return microwatts / 1e6
+        return None
 
     def note(self, address: str, fact: str, reason: GapReason, how: str) -> None:
         gap = Gap(fact=f"gpus.{address}.{fact}", reason=reason, how=how)
@@ -321,10 +466,10 @@ class _Bus:
             return None
         return int(name) if name.isdigit() else None
 
-    def config(self, folder: str, address: str) -> bytes | None:
+    def config(self, folder: str, address: str, limit: int) -> bytes | None:
         path = f"{folder}/config"
         try:
-            config = self.host.read(path, CONFIG_BYTES)
+            config = self.host.read(path, limit)
         except OSError as error:
             how = say("{path}: {error}", path=path, error=told(error))
             self.note(address, "config_dead", reason_of(error), how)
@@ -356,11 +501,14 @@ class _Bus:
             self.note(address, "link", "not-supported", how)
         return link
 
-    def bars(self, folder: str, function: PciFunction, config: bytes | None) -> tuple[Bar, ...] | None:
+    def regions(self, folder: str, function: PciFunction, config: bytes | None) -> dict[str, object]:
+        """``bars``, and of a bridge ``windows``; nothing where they were not read."""
         path = f"{folder}/resource"
         try:
-            return parse_bars(self.host.text(path), config, bridge=function.is_bridge)
+            text = self.host.text(path)
+            bars = parse_bars(text, config, bridge=function.is_bridge)
+            return {"bars": bars, "windows": parse_windows(text) if function.is_bridge else None}
         except (OSError, ValueError) as error:
             how = say("{path}: {error}", path=path, error=told(error))
             self.note(function.address, "bars", reason_of(error), how)
-            return None
+            return {}

@@ -1,21 +1,28 @@
-"""Power supplies as the BMC's inventory (FRU) lists them.
+"""Power supplies as the BMC lists them over IPMI, their state, and the BMC's event log.
 
 SMBIOS type 39 is read with the rest of SMBIOS. A third of the servers leave it out or fill in
-nothing, and then the inventory of the BMC is the next place: ``ipmitool fru``, which takes seconds
-and therefore runs only on request.
+nothing, and then the inventory of the BMC (FRU) is the next place. Whether a unit works and whether
+redundancy holds, only its sensors tell. ``ipmitool`` takes seconds for each, and therefore runs only on
+request. Nothing but reading is ever asked: commands of a vendor's own differ between generations.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
-from gpucheck.facts import Gap, GapReason, Parts, Psu
+from gpucheck.facts import Gap, GapReason, Parts, Power, Psu
 from gpucheck.host import Host
 from gpucheck.readers.smbios import known, watts_in_name
 from gpucheck.text import say
 
 FRU = ("ipmitool", "fru")
+SENSORS = ("ipmitool", "sdr", "elist")
+DRAW = ("ipmitool", "dcmi", "power", "reading")
+EVENTS = ("ipmitool", "sel", "elist")
+MOST_EVENTS = 500
+"""Lines of the event log that are kept, the newest."""
 _HOW = "sudo /usr/bin/ipmitool fru > fru.txt, then gpucheck probe --from fru.txt"
 
 
@@ -47,6 +54,35 @@ def read(host: Host, listed: Sequence[Psu] | None = None, *, ask_ipmi: bool = Fa
     if "Could not open device" in answer.stderr:
         return _without(host, "needs-root" if "ermission" in answer.stderr else "file-absent")
     return _without(host, "not-supported")
+
+
+def read_state(host: Host, *, timeout: float = 30.0) -> Parts:
+    """Ask the BMC for the state of the power supplies, its power reading and its event log.
+
+    Args:
+        host: The machine.
+        timeout: Seconds that each of the three may take; after one that runs out of them no more is asked.
+
+    Never raises. A BMC that does not answer gives nothing here: the gap of :func:`read` says why.
+    """
+    printed: dict[tuple[str, ...], str] = {}
+    for argv in (SENSORS, DRAW, EVENTS):
+        try:
+            answer = host.run(argv, timeout)
+        except TimeoutError:
+            break
+        except OSError:
+            continue
+        if answer.returncode == 0:
+            printed[argv] = answer.stdout
+    found = from_ipmi_sdr(printed.get(SENSORS, ""))
+    power = Power.model_validate(dict(found.power or Power()) | {"drawn_watts": from_ipmi_dcmi(printed.get(DRAW, ""))})
+    return Parts(
+        origin=host.name,
+        psus=found.psus,
+        power=None if power == Power() else power,
+        bmc_events=from_ipmi_sel(printed[EVENTS]) if EVENTS in printed else None,
+    )
 
 
 def _without(host: Host, reason: GapReason) -> Parts:
@@ -116,3 +152,98 @@ def _devices(text: str) -> list[tuple[str, dict[str, str]]]:
 def looks_like_ipmi_fru(text: str) -> bool:
     """Whether the text is output of ``ipmitool fru``."""
     return any(_DEVICE.fullmatch(line.strip()) for line in text[:4000].splitlines())
+
+
+# --- state --------------------------------------------------------------------------------------
+
+# Plain strings: re compiles those that are used, and most probes ask no BMC.
+_SENSOR_OF_UNIT = r"(?i)(?:PS|PSU|PWS|Pwr Supply|Power Supply)[ _#]*(?P<number>\d{1,2})\b(?P<rest>.*)"
+_ENTITY = r"10\.(\d{1,2})"
+"""Entity 10 of IPMI is a power supply; behind the point stands which one."""
+_LISTED = r"[^|]+\| [0-9A-Fa-f]{2}h \| (?:ok|ns|nc|cr|nr|us|lnc|lcr|lnr|unc|ucr|unr) \| \d+\.\d+ \|.*"
+_REDUNDANCY = r"(?i)power supplies|(?:ps|psu|power(?: supply| unit)?|pwr(?: unit)?) ?(?:redundancy|rdndncy|redund)\b.*"
+_STATES: dict[str, Literal["full", "lost"]] = {
+    "fully redundant": "full",
+    "redundancy lost": "lost",
+    "redundancy degraded": "lost",
+    "non-redundant: sufficient from redundant": "lost",
+    "non-redundant: insufficient resources": "lost",
+    "redundancy degraded from fully redundant": "lost",
+}
+"""What a redundancy sensor says (IPMI 2.0, table 42-2, generic offsets 0Bh), as ipmitool words it."""
+
+
+def looks_like_ipmi_sdr(line: str) -> bool:
+    """Whether a line is one of a power supply in ``ipmitool sdr``, or any line of its long form."""
+    name = line.partition("|")[0].strip().replace("_", " ")
+    short = line.count("|") in range(2, 5) and (re.match(_SENSOR_OF_UNIT, name) or re.fullmatch(_REDUNDANCY, name))
+    return bool(short or re.fullmatch(_LISTED, " ".join(line.split())))
+
+
+def from_ipmi_sdr(text: str) -> Parts:
+    """Power supplies and redundancy in ``ipmitool sdr`` (also ``elist`` and ``type "Power Supply"``).
+
+    A reading above 0 W is the draw of a unit that is present and has mains, never its rating. Of the
+    states only those that are written out count; the compact form's ``0x01`` depends on the sensor.
+    """
+    units: dict[int, Psu] = {}
+    power: Power | None = None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) < 3:
+            continue
+        states = [state.strip().lower() for state in cells[-1].split(",")]
+        redundancy = next((_STATES[state] for state in states if state in _STATES), None)
+        if redundancy is not None and re.fullmatch(_REDUNDANCY, cells[0].replace("_", " ")):
+            power = Power(redundancy=redundancy, redundancy_text=say("{name}: {state}", name=cells[0], state=cells[-1]))
+            continue
+        named = re.fullmatch(_SENSOR_OF_UNIT, cells[0].replace("_", " "))
+        entity = re.fullmatch(_ENTITY, cells[3]) if len(cells) == 5 else None
+        if named is None and entity is None:
+            continue
+        number = int(named["number"] if named is not None else entity[1] if entity is not None else 0)
+        units[number] = _with_states(units.get(number) or Psu(location=f"Power Supply {number}"), cells, states)
+    return Parts(psus=tuple(units[number] for number in sorted(units)) or None, power=power)
+
+
+def _with_states(unit: Psu, cells: Sequence[str], states: Sequence[str]) -> Psu:
+    """A unit with what one more of its sensors says."""
+    present, plugged, failed = unit.present, unit.plugged, unit.failed
+    if any((found := re.fullmatch(r"(\d+(?:\.\d+)?) Watts", cell)) and float(found[1]) > 0 for cell in cells):
+        present = plugged = True
+    if "presence detected" in states:
+        present = True
+    if any(state.startswith(("power supply ac lost", "power supply input lost")) for state in states):
+        plugged = False
+    if "failure detected" in states:
+        failed = True
+    return unit.model_copy(
+        update={
+            "present": present,
+            "plugged": plugged if present else None,
+            "failed": failed if present and plugged is not False else None,
+        }
+    )
+
+
+_DRAW = r"Instantaneous power reading:\s*(\d{1,6}) Watts"
+
+
+def from_ipmi_dcmi(text: str) -> float | None:
+    """Watts that the machine draws, from ``ipmitool dcmi power reading``; 0 means that nothing measures them."""
+    found = re.search(_DRAW, text)
+    return (float(found[1]) or None) if found else None
+
+
+_EVENT = r"(?i)\s*[0-9a-f]{1,4} \| *(?:\d\d/\d\d/\d{2,4}|Pre-Init)[^|]*\|.*\|.*"
+
+
+def looks_like_ipmi_sel(line: str) -> bool:
+    """Whether a line is one of ``ipmitool sel list`` or ``elist``."""
+    return re.fullmatch(_EVENT, line) is not None
+
+
+def from_ipmi_sel(text: str) -> tuple[str, ...]:
+    """Events of the BMC, oldest first, at most :data:`MOST_EVENTS`."""
+    events = [" ".join(line.split()) for line in text.splitlines() if looks_like_ipmi_sel(line)]
+    return tuple(events[-MOST_EVENTS:])

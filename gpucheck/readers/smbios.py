@@ -708,7 +708,7 @@ def _assigned(text: str) -> str | None:
 
 
 _BAY = re.compile(r"(?:power supply|psu|ps) ?#?\d+", re.IGNORECASE)
-_NO_RATING = {0, 75, 0x8000, 0xFFFF}
+NO_RATING = {0, 75, 0x8000, 0xFFFF}
 """Watts that firmware gives for power supplies it knows nothing of."""
 
 
@@ -728,7 +728,7 @@ def _psu(record: Record) -> Psu:
         model=name,
         part=known(fields.get("Model Part Number")),
         manufacturer=known(fields.get("Manufacturer")),
-        watts=watts_in_name(name) if watts in _NO_RATING else watts,
+        watts=watts_in_name(name) if watts in NO_RATING else watts,
         present=present,
         plugged={"Yes": True, "No": False}.get(fields.get("Plugged", "")) if present else None,
     )

@@ -10,6 +10,8 @@ from gpucheck.text import say
 
 NOT_SHOWN = frozenset({"onboard", "memory_devices"})
 """Facts that no report for people shows; their gaps stand in the JSON."""
+ON_REQUEST = frozenset({"power", "firmware_settings"})
+"""Facts that only a BMC tells. Most people ask none: that they did not is no news to them."""
 
 _OF_CARD = re.compile(r"gpus\.([0-9a-f:.]+)\.(\w+)")
 
@@ -19,7 +21,8 @@ def grouped(gaps: Iterable[Gap]) -> list[tuple[str, Gap]]:
     once, with the step for the first of them."""
     groups: dict[tuple[str, str], list[Gap]] = {}
     for gap in gaps:
-        if gap.fact not in NOT_SHOWN:
+        not_asked = gap.fact in ON_REQUEST and gap.reason == "not-requested"
+        if gap.fact not in NOT_SHOWN and not not_asked:
             of_card = _OF_CARD.fullmatch(gap.fact)
             groups.setdefault((gap.reason, of_card[2] if of_card else gap.how), []).append(gap)
     return [(_names(members), members[0]) for members in groups.values()]

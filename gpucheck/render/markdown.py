@@ -10,7 +10,7 @@ from gpucheck.render.gaps import grouped
 from gpucheck.text import say
 
 if TYPE_CHECKING:
-    from gpucheck.findings import Finding
+    from gpucheck.findings import Change, Finding
     from gpucheck.fit.report import Advice
     from gpucheck.probing import Probe
     from gpucheck.smoke.report import SmokeReport
@@ -51,10 +51,19 @@ def probe(report: Probe) -> str:
         rows = [(g.address, g.name or g.pci_id, g.slot, g.socket, g.driver, g.link.width) for g in machine.gpus]
         lines += _table(header, rows)
     lines += [line for finding in report.findings for line in _finding(finding)]
+    if report.changes is not None:
+        lines += [say("Since the baseline:"), "", *_changes(report.changes)]
     if gaps := grouped(machine.gaps):
         lines += [say("Not read:"), ""]
         lines += [f"- {_plain(facts)} ({gap.reason}): {_plain(gap.how)}" for facts, gap in gaps]
     return "\n".join(lines).rstrip()
+
+
+def _changes(changes: Sequence[Change]) -> list[str]:
+    if not changes:
+        return [say("Nothing that matters has changed."), ""]
+    rows = [(change.what, change.subject, change.before or "-", change.after or "-") for change in changes]
+    return _table(("what", "of", "then", "now"), rows)
 
 
 def _finding(finding: Finding) -> list[str]:
@@ -80,7 +89,7 @@ def advice(report: Advice) -> str:
     if report.scenarios:
         lines += _table(("at most", "if"), [(s.max_count, s.given) for s in report.scenarios])
     if report.placement:
-        rows = [(p.slot, p.name, p.riser or "-", p.socket, f"x{p.lanes}") for p in report.placement]
+        rows = [(p.slot, p.name, p.riser or "-", p.socket, f"x{p.lanes}" if p.lanes else "?") for p in report.placement]
         lines += _table(("slot", "card", "riser", "CPU", "lanes"), rows)
     for title, items in (
         (say("Checks"), [f"{c.outcome}: {c.topic}: {c.message}" for c in report.checks]),

@@ -126,6 +126,7 @@ def probe(report: Probe) -> None:
     _cards(out, report.machine)
     for finding in report.findings:
         _finding(out, finding)
+    _changes(out, report)
     _machine(out, report.machine)
     # A rule that found something and lacked facts for the rest has spoken already.
     spoken = {finding.name for finding in report.findings}
@@ -149,6 +150,20 @@ def _counts(out: Console, report: Probe) -> None:
     tensorflow = say("(smoke)") if counts.tensorflow is None else counts.tensorflow
     _row(table, counts.pci, counts.device_files, counts.nvml, tensorflow, expected)
     _heading(out, say("GPUs on each level"))
+    out.print(_in(table, 2))
+
+
+def _changes(out: Console, report: Probe) -> None:
+    """What is different from the baseline; that nothing is, is an answer too."""
+    if report.changes is None:
+        return
+    _heading(out, say("Since the baseline"))
+    if not report.changes:
+        out.print(_in(Text(say("Nothing that matters has changed.")), 2))
+        return
+    table = _table("what", "of", "then", "now")
+    for change in report.changes:
+        _row(table, change.what, change.subject, change.before or "-", change.after or "-")
     out.print(_in(table, 2))
 
 
@@ -187,6 +202,14 @@ def _machine(out: Console, machine: Machine) -> None:
         _row(table, psu.location, psu.model, psu.watts, _yes_no(psu.present), _yes_no(psu.plugged))
     if table.row_count:
         _heading(out, say("Power supplies"))
+        out.print(_in(table, 2))
+    if machine.power is not None and machine.power.drawn_watts is not None:
+        out.print(say("  The machine draws {watts} W now.", watts=f"{machine.power.drawn_watts:.0f}"))
+    table = _table("setting", "value")
+    for name, value in (machine.firmware_settings or {}).items():
+        _row(table, name, value)
+    if table.row_count:
+        _heading(out, say("Settings of the BIOS, as the BMC lists them"))
         out.print(_in(table, 2))
 
 
@@ -261,7 +284,7 @@ def advice(report: Advice) -> None:
         table = _table("slot", "card", "riser", "CPU", "lanes", "covers")
         for place in report.placement:
             covers = ", ".join(place.covers) or "-"
-            _row(table, place.slot, place.name, place.riser or "-", place.socket, f"x{place.lanes}", covers)
+            _row(table, place.slot, place.name, place.riser or "-", place.socket, f"x{place.lanes}" if place.lanes else "?", covers)
         _heading(out, say("Where the cards go"))
         out.print(_in(table, 2))
         if len(report.topology.slots) > 1:

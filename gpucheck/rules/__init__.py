@@ -9,7 +9,8 @@ A rule module has
 - optionally ``lacks(machine)``: names of single facts (as :attr:`~gpucheck.facts.Gap.fact` writes
   them) that were not read although the rest could be judged.
 
-Modules without ``check`` document findings that another room makes: those of the training (GC8xx).
+Modules without ``check`` document findings that another room makes: those of the training (GC8xx but
+for :data:`OF_TENSORFLOW`), and those of the comparison with a baseline.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gpucheck.facts import Counts, Expected, Machine
 from gpucheck.findings import CODES, Finding, Unchecked, in_order
 
 if TYPE_CHECKING:
+    from gpucheck.catalog import Catalog
     from gpucheck.entries import Server
 
 Check = Callable[[Machine, "View"], Iterator[Finding]]
@@ -37,6 +39,10 @@ class View:
     expected: Expected | None = None
     server: Server | None = None
     """Catalog entry of this model; None where the model is not known or not in the catalog."""
+    catalog: Catalog | None = None
+    """For what is known of a card; None where a caller judges without it."""
+    lost: frozenset[str] = frozenset()
+    """Addresses of GPUs that the baseline has and the machine has no longer: a finding tells of each."""
     found: tuple[Finding, ...] = ()
     """What the rules before this one found: causes come before counts, so that a later rule can
     leave out what is already explained."""
@@ -47,11 +53,25 @@ def module_name(name: str) -> str:
     return f"{__name__}.{name.replace('-', '_')}"
 
 
+OF_TENSORFLOW = frozenset(
+    {
+        "tensorflow-cpu-only-build",
+        "tensorflow-cuda-libraries-missing",
+        "tensorflow-no-kernels-for-gpu",
+        "tensorflow-cudnn-too-new",
+        "cpu-lacks-avx",
+        "tensorflow-ignores-gpu",
+    }
+)
+"""Of the family GC8xx, those that judge a machine and not a training."""
+
+
 def machine_rules() -> list[str]:
     """Names of the rules that judge a machine, causes before counts. What the training finds is left
     out, so that a probe does not pay for its modules."""
-    names = (name for name, code in CODES.items() if not code.code.startswith("GC8"))
-    return sorted(names, key=lambda name: CODES[name].stage)
+    names = (name for name, code in CODES.items() if name in OF_TENSORFLOW or not code.code.startswith("GC8"))
+    judging = (name for name in names if hasattr(import_module(module_name(name)), "check"))
+    return sorted(judging, key=lambda name: CODES[name].stage)
 
 
 def judge(machine: Machine, view: View) -> tuple[tuple[Finding, ...], tuple[Unchecked, ...]]:

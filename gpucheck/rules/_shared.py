@@ -110,6 +110,19 @@ def address_near(log: KernelLog, number: int, before: int, after: int) -> str | 
     return None
 
 
+BELOW_THE_DRIVER = frozenset({"bar-unassigned", "gpu-fell-off-bus"})
+"""Findings about a card against which no driver helps."""
+DRIVER_REFUSES = frozenset({"module-load-blocked", "driver-dropped-gpu", "open-module-unsupported", "gpu-init-failed"})
+"""Findings that say why NVIDIA's driver does not drive a card."""
+
+CAUSES_OF: dict[str, str] = {
+    "address-space-too-small": "bar-unassigned",
+    "bus-resources-exhausted": "bar-unassigned",
+    "vm-mmio-window-too-small": "bar-unassigned",
+}
+"""Finding that stands in place of a more general one, where its cause can be shown, to that one."""
+
+
 def cards_of(finding: Finding, machine: Machine) -> set[str]:
     """Addresses of the machine's GPUs that a finding speaks of, from its subject and evidence."""
     spoken = {finding.subject}
@@ -119,5 +132,5 @@ def cards_of(finding: Finding, machine: Machine) -> set[str]:
 
 
 def explained(found: Iterable[Finding], machine: Machine, names: frozenset[str]) -> set[str]:
-    """Addresses of cards that findings of these names already speak of."""
-    return {address for f in found if f.name in names for address in cards_of(f, machine)}
+    """Addresses of cards that findings of these names, or their more specific causes, already speak of."""
+    return {address for f in found if CAUSES_OF.get(f.name, f.name) in names for address in cards_of(f, machine)}

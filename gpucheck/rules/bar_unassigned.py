@@ -8,7 +8,9 @@ lspci lists it, nvidia-smi does not. Nothing is broken.
 How we know
 PCI shows a memory BAR without an address; or the driver said that BAR1 is 0M; or the last word of
 the kernel about this BAR is that there was no space. What the kernel says about the windows of the
-bridges above the card is shown as evidence.
+bridges and of the root bus above the card is shown as evidence: a root bus without a window above
+4 GiB means that Above 4G Decoding is off or without effect. Where the BMC tells the BIOS settings,
+they say it outright. Where the firmware kept no size, that of the card comes from the catalog.
 
 Why it matters
 Cards with large BARs (K80, M40 24 GB, P40, P100, V100, A100 and later: 16 GiB and more for one
@@ -19,95 +21,54 @@ What to do
 First boot in UEFI mode only and turn CSM (legacy option ROMs) off: on many boards the next switch
 has no effect before. Then enable Above 4G Decoding. If it is on, enlarge the window for 64-bit
 MMIO until it holds the sum of all BARs, or take cards out until the rest fits. Look again after a
-power cut: some boards forget these settings. The kernel option pci=realloc cures some machines and
-breaks others, and newer firmware has removed the switch from some boards, so try neither blindly.
+power cut: some boards forget these settings. Where the window of the root bus is large enough and
+the card got no address all the same, let the kernel assign anew for one boot with pci=realloc: it
+cures some machines and breaks others. Newer firmware has removed the switch from some boards, so do
+not update blindly. No lock ties a card to a maker's servers: firmware that can map it will.
 
 When it is wrong
 A BAR1 of 256 MiB is normal for a GeForce card, and messages about I/O ranges (BAR 13 of a bridge,
 "io size") or expansion ROMs (BAR 6) are harmless: none of these is reported. A card that no longer
-answers on the bus may look the same; see gpu-fell-off-bus. Inside a virtual machine the window is
-the hypervisor's.
+answers on the bus may look the same; see gpu-fell-off-bus. Causes that can be shown have findings
+of their own, which then stand in place of this one: vm-mmio-window-too-small, where the window is
+the hypervisor's, address-space-too-small and bus-resources-exhausted.
 
 Sources
 https://github.com/xCuri0/ReBarUEFI/issues/329 (BAR1 is 0M although the switch is on)
 https://github.com/miyconst/Mi899/issues/39 (the switch works only with CSM off)
-https://github.com/xCuri0/ReBarUEFI/issues/77 (36 address bits cannot hold a 32 GiB BAR)
-https://github.com/harvester/harvester/issues/7932 (a virtual machine's window)
+https://github.com/xCuri0/ReBarUEFI/issues/95 (a root bus without a window above 4 GiB)
 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/510 (bridge window refused, card works)
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from gpucheck import topology
-from gpucheck.facts import Bar, Gpu, KernelLog, Machine, pci_address
-from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, Severity, finding
+from gpucheck.facts import Machine
+from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import (
-    ADDRESS,
-    address_near,
-    label,
-    log_evidence,
-    log_lines,
-    pci_source,
-    size,
+from gpucheck.rules._addresses import (
+    FOUR_GIB,
+    Lost,
+    Room,
+    legacy_boot,
+    lost,
+    on_the_same_root,
+    room,
+    room_evidence,
+    rounded,
+    told,
+    wanted,
 )
+from gpucheck.rules._shared import label, size
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ()
 
-FOUR_GIB = 1 << 32
-
-_BAR_OF_CARD = range(6)
-"""BAR 6 is the expansion ROM, 7 to 12 belong to virtual functions."""
-_MEMORY_WINDOWS = frozenset({"14", "15", "bridge window"})
-"""Of a bridge; 13 is its I/O window. Kernels from 6.9 on write ``bridge window``."""
-
-# Old: "BAR 1: no space for [mem size …]", "BAR 1: can't assign mem (size …)".
-# New: "BAR 1 [mem size …]: can't assign; no space". A "VF BAR" is none of ours.
-_PLACED = (
-    rf"\b({ADDRESS}): (?:BAR (\d+)|(bridge window))"
-    r"(?:: (no space for|failed to assign|can't assign|assigned) (?:to )?\[?mem"
-    r"| \[mem[^]]*\]: (can't assign|failed to assign|assigned))"
-)
-_BAR_IS_0M = r"BAR([1-5]) is 0M @ 0x0+\b"
-
-
-class Word(NamedTuple):
-    """The kernel's last word about one memory BAR or bridge window."""
-
-    assigned: bool
-    line: str
-
-
-def last_words(machine: Machine) -> dict[tuple[str, str], Word]:
-    """The kernel's last word per address and BAR (``"1"``) or bridge window."""
-    words: dict[tuple[str, str], Word] = {}
-    for _, line in log_lines(machine, "BAR ", "bridge window"):
-        match = re.search(_PLACED, line)
-        if match is None:
-            continue
-        address = pci_address(match[1])
-        if address is not None:
-            words[address, match[2] or match[3]] = Word((match[4] or match[5]) == "assigned", line)
-    return words
-
-
-def zero_sized(machine: Machine) -> dict[str | None, list[str]]:
-    """Address to the driver's lines of the form ``BAR1 is 0M @ 0x0``; None: no address to be found.
-
-    The address of old drivers (``PCI:30000000:01.0``) cannot be read; then the lines around tell,
-    such as ``probe of 0000:67:00.0 failed``.
-    """
-    lines: dict[str | None, list[str]] = {}
-    for number, line in log_lines(machine, " is 0M @ "):
-        if machine.kernel_log is not None and re.search(_BAR_IS_0M, line):
-            address = address_near(machine.kernel_log, number, before=3, after=3)
-            lines.setdefault(address, []).append(line)
-    return lines
+_MMIO_SWITCHES = ("above4g", "4gdecod", "pci64bit", "64bitresource")
+"""What the name of the BIOS setting holds, blanks and signs aside: MmioAbove4Gb, Above4GDecoding,
+DevicesandIOPorts_PCI64BitResource."""
+_OFF = frozenset({"disabled", "disable", "off", "0", "no", "false"})
 
 
 def lacks(machine: Machine) -> Iterator[str]:
@@ -122,169 +83,156 @@ def lacks(machine: Machine) -> Iterator[str]:
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
-    """One finding per card, or per device that only the kernel log knows."""
-    words = last_words(machine)
-    zero = zero_sized(machine)
-    gpus = machine.gpus or ()
-    for gpu in gpus:
-        if gpu.on_pci and not gpu.config_dead:
-            yield from _check_card(machine, view, gpu, words, zero.get(gpu.address, []))
-    if machine.pci is None and not any(gpu.on_pci for gpu in gpus):
-        yield from _check_log(machine, view, words, zero)
-    elif None in zero and any(gpu.on_pci and gpu.nvml is None for gpu in gpus):
-        yield _finding(machine, view, "machine", None, _log(machine, zero[None]), "likely")
+    """One finding per card, or per device that only the kernel log knows; none where the cause is told."""
+    cards = lost(machine, view)
+    explained = told(view)
+    for card in cards:
+        if card.address not in explained:
+            yield _finding(machine, view, card, cards)
+    if not cards and _no_room_for_another(machine, view):
+        yield _next_card(machine, view)
 
 
-def _check_card(
-    machine: Machine, view: View, gpu: Gpu, words: dict[tuple[str, str], Word], zero: list[str]
-) -> Iterator[Finding]:
-    bars = {bar.index: bar for bar in gpu.bars or ()}
-    unassigned = [bar for bar in bars.values() if not bar.assigned]
-    own = [
-        words[gpu.address, str(index)]
-        for index in _BAR_OF_CARD
-        if (gpu.address, str(index)) in words and not (index in bars and bars[index].assigned)
-    ]
-    refused = [word.line for word in own if not word.assigned]
-    windows = [
-        word.line
-        for bridge in topology.path_to_root(gpu.address, topology.tree(machine.pci or ()))
-        for (address, bar), word in words.items()
-        if address == bridge.address and bar in _MEMORY_WINDOWS and not word.assigned
-    ]
-    works = gpu.nvml is not None
-    severity: Severity = "error"
-    confidence: Confidence
-    if unassigned:
-        confidence = "certain"
-        severity = "warning" if works else "error"
-    elif works:
-        return  # what the log says is over: the driver runs this card
-    elif zero:
-        # BAR1 with an address on PCI and none in the log: the bus was scanned anew since.
-        confidence = "likely" if 1 in bars else "certain"
-    elif refused:
-        confidence = "likely"
-    elif windows and not gpu.bars:
-        confidence = "possible"
-        severity = "warning"
-    else:
-        return
-    evidence = (*(_bar_evidence(gpu, bar) for bar in unassigned), *_log(machine, [*zero, *refused, *windows]))
-    yield _finding(machine, view, gpu.address, gpu, evidence, confidence, severity)
-
-
-def _check_log(
-    machine: Machine, view: View, words: dict[tuple[str, str], Word], zero: dict[str | None, list[str]]
-) -> Iterator[Finding]:
-    """PCI was not looked at: which devices are GPUs must come from the log too."""
-    works = {gpu.address for gpu in machine.gpus or ()}
-    for address, lines in zero.items():
-        if address in works:
-            continue
-        yield _finding(machine, view, address or "machine", None, _log(machine, lines), "certain")
-    gpus = _gpus_in_log(machine)
-    refused: dict[str, list[str]] = {}
-    for (address, bar), word in words.items():
-        if not word.assigned and bar.isdigit() and int(bar) in _BAR_OF_CARD and address not in zero:
-            refused.setdefault(address, []).append(word.line)
-    for address, lines in refused.items():
-        if address in gpus and address not in works:
-            yield _finding(machine, view, address, None, _log(machine, lines), gpus[address])
-
-
-def _gpus_in_log(machine: Machine) -> dict[str, Confidence]:
-    """Devices that the log names as display or accelerator, or whose BARs look like a GPU's."""
-    gpus: dict[str, Confidence] = {}
-    for _, line in log_lines(machine, " class 0x03", " class 0x12", "64bit pref"):
-        match = re.search(rf"\bpci ({ADDRESS}): (.*)", line)
-        address = pci_address(match[1]) if match else None
-        if match is None or address is None:
-            continue
-        if re.search(r"class 0x(?:03|1200)", match[2]):
-            gpus[address] = "likely"
-        elif match[2].startswith("BAR ") and _large(match[2]):
-            gpus.setdefault(address, "possible")
-    return gpus
-
-
-def _large(text: str) -> bool:
-    """A prefetchable BAR of 128 MiB or more: a card's memory, hardly anything else."""
-    of_size = re.search(r"\[mem size 0x([0-9a-fA-F]+)", text)
-    placed = re.search(r"\[mem 0x([0-9a-fA-F]+)-0x([0-9a-fA-F]+)", text)
-    number = int(of_size[1], 16) if of_size else 0
-    if placed:
-        number = int(placed[2], 16) - int(placed[1], 16) + 1
-    return number >= 128 << 20
-
-
-def _bar_evidence(gpu: Gpu, bar: Bar) -> Evidence:
-    if bar.bytes is None:
-        text = say("BAR {index}: no address, size unknown", index=bar.index)
-    else:
-        text = say("BAR {index} of {size}: no address", index=bar.index, size=size(bar.bytes))
-    return Evidence(source=pci_source(gpu.address), text=text)
-
-
-def _log(machine: Machine, lines: list[str]) -> tuple[Evidence, ...]:
-    log = machine.kernel_log
-    return () if log is None else tuple(log_evidence(log, line) for line in lines)
-
-
-def _finding(
-    machine: Machine,
-    view: View,
-    address: str,
-    gpu: Gpu | None,
-    evidence: tuple[Evidence, ...],
-    confidence: Confidence,
-    severity: Severity = "error",
-) -> Finding:
-    sizes = [bar.bytes for bar in (gpu.bars if gpu and gpu.bars else ()) if not bar.assigned and bar.bytes]
-    if gpu is not None and sizes:
-        message = say(
-            "{card} has a memory BAR of {size} without an address, so its driver cannot use it.",
-            card=label(gpu),
-            size=size(max(sizes)),
-        )
-    elif gpu is not None:
-        message = say("{card} has a memory BAR without an address.", card=label(gpu))
-    elif address == "machine":
-        message = say("The driver met a card with a memory BAR without an address; which card is not known.")
-    elif confidence == "possible":
-        message = say(
-            "The device at {address}, which looks like a GPU, has a memory BAR without an address.",
-            address=address,
-        )
-    else:
-        message = say("The GPU at {address} has a memory BAR without an address.", address=address)
-    remedy, next_test, sources = _advice(machine, view, sizes)
-    if machine.driver is not None and machine.driver.efi_boot is False:
-        evidence += (Evidence(source="/sys/firmware/efi", text="absent: the machine was booted in legacy mode"),)
+def _finding(machine: Machine, view: View, card: Lost, cards: tuple[Lost, ...]) -> Finding:
+    given = room(machine, card.address)
+    need = wanted(on_the_same_root(machine, card.address), cards)
+    remedy, sources = _remedy(machine, view, given, need)
     return finding(
         "bar-unassigned",
-        severity,
-        address,
-        message,
-        evidence=evidence,
+        card.severity,
+        card.address,
+        _message(card, given, need, _off(machine)),
+        evidence=(
+            *card.evidence,
+            *_switch_evidence(machine),
+            *room_evidence(machine, given),
+            *legacy_boot(machine),
+        ),
         remedy=remedy,
-        next_test=next_test,
+        next_test=_tests(machine, given),
+        confidence=card.confidence,
+        sources=sources,
+    )
+
+
+def _switches(machine: Machine) -> dict[str, str]:
+    """BIOS settings for addresses above 4 GiB, as the BMC tells them."""
+    return {
+        name: value
+        for name, value in (machine.firmware_settings or {}).items()
+        if any(word in "".join(filter(str.isalnum, name)).lower() for word in _MMIO_SWITCHES)
+    }
+
+
+def _off(machine: Machine) -> list[str]:
+    """Names of those that are off."""
+    return [name for name, value in _switches(machine).items() if value.strip().lower() in _OFF]
+
+
+def _switch_evidence(machine: Machine) -> tuple[Evidence, ...]:
+    source = say("BIOS settings, from the BMC")
+    return tuple(Evidence(source=source, text=f"{name}={value}") for name, value in _switches(machine).items())
+
+
+def _message(card: Lost, given: Room, need: int, off: list[str]) -> str:
+    if card.gpu is None:
+        if card.address == "machine":
+            return say("The driver met a card with a memory BAR without an address; which card is not known.")
+        if card.confidence == "possible":
+            return say(
+                "The device at {address}, which looks like a GPU, has a memory BAR without an address.",
+                address=card.address,
+            )
+        return say("The GPU at {address} has a memory BAR without an address.", address=card.address)
+    if not card.largest:
+        if given.above_4g == 0:
+            return say(
+                "{card} has a memory BAR without an address, and its root bus has no memory window above 4 GiB.",
+                card=label(card.gpu),
+            )
+        return say("{card} has a memory BAR without an address.", card=label(card.gpu))
+    if off:
+        return say(
+            "{card} has a memory BAR of {size} without an address, so its driver cannot use it: {setting} is "
+            "switched off in the firmware setup.",
+            card=label(card.gpu),
+            size=size(card.largest),
+            setting=off[0],
+        )
+    if given.above_4g == 0:
+        return say(
+            "{card} has a memory BAR of {size} without an address, so its driver cannot use it: its root bus has no "
+            "memory window above 4 GiB.",
+            card=label(card.gpu),
+            size=size(card.largest),
+        )
+    if given.above_4g is not None and need > given.above_4g:
+        return say(
+            "{card} has a memory BAR of {size} without an address, so its driver cannot use it: the cards on its "
+            "root bus need {need} above 4 GiB, and the window there holds {room}.",
+            card=label(card.gpu),
+            size=size(card.largest),
+            need=size(need),
+            room=rounded(given.above_4g),
+        )
+    return say(
+        "{card} has a memory BAR of {size} without an address, so its driver cannot use it.",
+        card=label(card.gpu),
+        size=size(card.largest),
+    )
+
+
+def _no_room_for_another(machine: Machine, view: View) -> bool:
+    """Cards are missing from PCI, and a machine booted in legacy mode has no window above 4 GiB."""
+    if view.expected is None or not machine.gpus or len(machine.gpus) >= view.expected.n:
+        return False
+    if machine.cpu is not None and machine.cpu.hypervisor:
+        return False
+    return bool(legacy_boot(machine)) and room(machine, "machine").above_4g == 0
+
+
+def _next_card(machine: Machine, view: View) -> Finding:
+    """A boot that holds only what fits below 4 GiB: the cards that are missing may have stopped the last one."""
+    given = room(machine, "machine")
+    remedy, sources = _remedy(machine, view, given, 0)
+    confidence: Confidence = "possible"
+    return finding(
+        "bar-unassigned",
+        "warning",
+        "machine",
+        say(
+            "The machine was booted in legacy mode and has no memory window above 4 GiB: one more card may find no "
+            "address, and then it does not start at all."
+        ),
+        evidence=(*_switch_evidence(machine), *room_evidence(machine, given), *legacy_boot(machine)),
+        remedy=remedy,
+        next_test=(
+            NextTest(
+                do=say("Fit the missing card, switch the machine on and read the code on its display."),
+                outcomes=(
+                    Reading(
+                        seen=say("It stops with d4 (AMI firmware: out of PCI resources)"),
+                        means=say("There is no address for the card: Above 4G Decoding is off or without effect."),
+                    ),
+                    Reading(
+                        seen=say("It starts without the card"),
+                        means=say("The slot, riser or power lead of the card, or the card itself."),
+                    ),
+                ),
+            ),
+        ),
         confidence=confidence,
         sources=sources,
     )
 
 
-def _advice(
-    machine: Machine, view: View, sizes: list[int]
-) -> tuple[tuple[str, ...], tuple[NextTest, ...], tuple[str, ...]]:
-    """Remedy in the order to try, the tests that tell the causes apart, and what it rests on."""
-    if machine.cpu is not None and machine.cpu.hypervisor:
-        return _in_virtual_machine(), (), ()
+def _remedy(machine: Machine, view: View, given: Room, need: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Steps in the order to try, and titles of what they rest on."""
     above_4g, sources = _menu(view, "above-4g")
     window, window_sources = _menu(view, "mmio-base", "mmio-size")
     switch = [
         say("In the firmware setup, boot in UEFI mode only and turn CSM (legacy option ROMs) off."),
-        *(above_4g or [say("Then enable Above 4G Decoding (also called Memory Mapped I/O above 4 GB).")]),
+        *_switch_on(machine, above_4g),
     ]
     window = window or [
         say(
@@ -292,27 +240,76 @@ def _advice(
             "sum of all BARs."
         )
     ]
-    has_window = high_window(machine.kernel_log)
+    anew = say(
+        "The root bus has room enough, so let the kernel assign anew: boot once with pci=realloc on the kernel "
+        "command line, and keep it only if every device still works."
+    )
     remedy = [
-        *_too_few_bits(machine, sizes),
-        *([] if has_window else switch),
+        *([] if given.above_4g else switch),
+        *([anew] if _has_room(given, need) and not _realloc(machine) else []),
         *window,
         say("If there is no such setting, take cards out until the rest finds room."),
     ]
-    next_test = (_alone_test(),) if has_window is not None else (_windows_test(), _alone_test())
-    return tuple(remedy), next_test, tuple(dict.fromkeys(sources + window_sources))
+    return tuple(remedy), tuple(dict.fromkeys(sources + window_sources))
 
 
-def high_window(log: KernelLog | None) -> bool | None:
-    """Whether a root bus has a memory window above 4 GiB; None where the log does not tell."""
-    windows = [
-        match
-        for line in (log.lines if log else ())
-        if (match := re.search(r"root bus resource \[mem 0x([0-9a-fA-F]+)-0x", line))
-    ]
-    if any(int(match[1], 16) >= FOUR_GIB for match in windows):
-        return True
-    return False if windows and log is not None and log.complete else None
+def _switch_on(machine: Machine, by_menu: list[str]) -> list[str]:
+    """The step that switches addresses above 4 GiB on; none where the BMC says that they are."""
+    off = _off(machine)
+    if off:
+        return by_menu or [say("Set {setting} to Enabled in the firmware setup.", setting=name) for name in off]
+    if _switches(machine):
+        return []
+    return by_menu or [say("Then enable Above 4G Decoding (also called Memory Mapped I/O above 4 GB).")]
+
+
+def _has_room(given: Room, need: int) -> bool:
+    # Small BARs share the window: what large ones fill to the last byte is too small.
+    return given.above_4g is not None and FOUR_GIB <= need < given.above_4g
+
+
+def _realloc(machine: Machine) -> bool:
+    """The kernel was started with ``pci=realloc``."""
+    line = machine.driver.kernel_command_line if machine.driver else None
+    options = [word.removeprefix("pci=") for word in (line or "").split() if word.startswith("pci=")]
+    return any(option in ("realloc", "realloc=on") for word in options for option in word.split(","))
+
+
+def _tests(machine: Machine, given: Room) -> tuple[NextTest, ...]:
+    if _off(machine):
+        return ()
+    unknown = given.above_4g is None
+    return (
+        *([_windows_test()] if unknown else []),
+        *([_without_realloc_test()] if _realloc(machine) else [_realloc_test()] if unknown else []),
+        _alone_test(),
+    )
+
+
+def _realloc_test() -> NextTest:
+    return NextTest(
+        do=say("Boot once with pci=realloc on the kernel command line (for one boot, in the boot menu)."),
+        outcomes=(
+            Reading(
+                seen=say("The card gets all its BARs"),
+                means=say("The root bus has room; the firmware made the windows of the bridges too small."),
+            ),
+            Reading(
+                seen=say("Nothing changes, or another device fails"),
+                means=say("Leave the option out again: the room is missing in the firmware's window."),
+            ),
+        ),
+    )
+
+
+def _without_realloc_test() -> NextTest:
+    return NextTest(
+        do=say("Boot once without pci=realloc: it can also take from a card the address that firmware gave it."),
+        outcomes=(
+            Reading(seen=say("The card gets all its BARs"), means=say("The option is the cause: leave it out.")),
+            Reading(seen=say("Its BAR still has no address"), means=say("The firmware gave it none either.")),
+        ),
+    )
 
 
 def _windows_test() -> NextTest:
@@ -362,33 +359,3 @@ def _menu(view: View, *purposes: str) -> tuple[list[str], tuple[str, ...]]:
     ]
     keys = tuple(key for setting in settings for key in setting.src)
     return steps, tuple(citation.title for citation in citations(view.server, keys))
-
-
-def _too_few_bits(machine: Machine, sizes: list[int]) -> list[str]:
-    """What to say where the BAR would fill half of the processor's address space or more.
-
-    A BAR sits at a multiple of its size, and memory and the hole below 4 GiB take the rest.
-    """
-    bits = machine.cpu.physical_address_bits if machine.cpu else None
-    if bits is None or not 32 <= bits <= 64 or not sizes or max(sizes) * 2 < 1 << bits:
-        return []
-    return [
-        say(
-            "The processor addresses {bits} bits, {space} in all: next to the memory there may be no place for "
-            "{size} whatever the firmware says, and then only less memory or another processor helps.",
-            bits=bits,
-            space=size(1 << bits),
-            size=size(max(sizes)),
-        )
-    ]
-
-
-def _in_virtual_machine() -> tuple[str, ...]:
-    return (
-        say("Give the virtual machine UEFI firmware instead of BIOS."),
-        say(
-            "Enlarge the virtual machine's 64-bit MMIO window in the hypervisor until it holds the sum of the "
-            "cards' BARs, and let it use the host's physical address bits."
-        ),
-        say("Reserve all of the guest's memory; less guest memory can leave room for the cards."),
-    )

@@ -19,7 +19,8 @@ the image.
 
 When it is wrong
 A mismatch in the log from before an update that was completed is history; it is not reported when
-NVML works or another module version is loaded by now.
+NVML works, or when the module that is loaded and the library on the disk agree today. A module that
+was built by hand (a patched one shows as 570.124.06-p2p) needs a library of the same three numbers.
 
 Sources
 https://github.com/tinygrad/open-gpu-kernel-modules/issues/47 (the last digits count)
@@ -66,7 +67,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         evidence.append(Evidence(source=nvml.call or "NVML", text=text))
         confidence = "certain"
     evidence += _versions(machine)
-    evidence += _logged(machine)
+    if evidence or not _agree(machine):
+        evidence += _logged(machine)
     if not evidence:
         return
     yield finding(
@@ -81,6 +83,10 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 "Or end everything that uses the cards and run: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset "
                 "nvidia && sudo modprobe nvidia"
             ),
+            say(
+                "If the module was built by hand, install the library of exactly its version, or go back to the "
+                "distribution's module."
+            ),
             say("In a container, take the library from the host through the NVIDIA container runtime."),
         ),
         confidence=confidence,
@@ -90,6 +96,14 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
 def same_version(module: str, library: str) -> bool:
     """Whether the versions can be one: a library that gives fewer parts counts by those it gives."""
     return f"{module}.".startswith(f"{library}.")
+
+
+def _agree(machine: Machine) -> bool:
+    """Whether the module that is loaded has its library on the disk: a mismatch is over then."""
+    driver = machine.driver
+    if driver is None or driver.nvidia_version is None:
+        return False
+    return any(same_version(driver.nvidia_version, library) for library in driver.library_versions or ())
 
 
 def _versions(machine: Machine) -> Iterator[Evidence]:

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from gpucheck.facts import Driver, Gpu, Machine
 from gpucheck.findings import Confidence, Evidence, Finding, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import driver_evidence, labels, module_evidence, nvidia_on_pci, subject
+from gpucheck.rules._shared import driver_evidence, explained, labels, module_evidence, nvidia_on_pci, subject
 from gpucheck.rules.vfio_bound import PASS_THROUGH
 from gpucheck.text import plural, say
 
@@ -68,7 +68,8 @@ def lacks(machine: Machine) -> Iterator[str]:
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """One finding for the whole machine."""
     driver = machine.driver
-    cards = _without_driver(machine)
+    blocked = explained(view.found, machine, frozenset({"module-load-blocked"}))
+    cards = [gpu for gpu in _without_driver(machine) if gpu.address not in blocked]
     if driver is None or not cards or driver.loaded_modules is None or driver.nvidia_version is not None:
         return
     if "nvidia" in driver.loaded_modules or driver.nvidia_module_installed or _maybe_installed(machine, driver):

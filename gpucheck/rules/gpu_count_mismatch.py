@@ -38,25 +38,42 @@ from gpucheck.text import plural, say
 
 NEEDS: tuple[str, ...] = ("gpus",)
 
-OFF_THE_BUS = frozenset({"cpu-socket-empty", "gpu-fell-off-bus"})
+OFF_THE_BUS = frozenset({"cpu-socket-empty", "gpu-fell-off-bus", "link-down", "bus-resources-exhausted"})
 """Why a card is not on PCI."""
 NOT_USABLE = frozenset(
     {
         "gpu-fell-off-bus",
+        "nvml-gpu-lost",
         "bar-unassigned",
+        "address-space-too-small",
+        "bus-resources-exhausted",
+        "vm-mmio-window-too-small",
         "nouveau-bound",
         "vfio-bound",
         "no-driver-bound",
         "driver-not-installed",
+        "visibility-limited",
+        "module-load-blocked",
+        "driver-dropped-gpu",
+        "open-module-unsupported",
+        "gpu-init-failed",
     }
 )
 """Why a card that is on PCI cannot be used."""
 
 
+LEFT_OUT = frozenset({"tensorflow-ignores-gpu", "tensorflow-no-kernels-for-gpu", "visibility-limited"})
+"""Why TensorFlow lists fewer cards than NVML."""
+
+
 def lacks(machine: Machine) -> Iterator[str]:
     """Levels above PCI, where there is something to compare."""
-    if nvidia_on_pci(machine) and (machine.nvml is None or machine.nvml.gpus is None):
+    if not nvidia_on_pci(machine):
+        return
+    if machine.nvml is None or machine.nvml.gpus is None:
         yield "nvml.gpus"
+    elif not machine.nvml.complete:
+        yield "nvml.complete"
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
@@ -65,6 +82,11 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     yield from _not_in_nvml(machine, view)
     yield from _only_in_nvml(machine, view)
     yield from _not_in_tensorflow(machine, view)
+
+
+def usable(machine: Machine, found: Iterable[Finding]) -> int | None:
+    """GPUs that are there and that no finding calls unusable; None where they were not looked for."""
+    return None if machine.gpus is None else len(machine.gpus) - len(_lost(machine, found))
 
 
 def raise_explaining(machine: Machine, view: View, found: Iterable[Finding]) -> list[Finding]:
@@ -98,7 +120,7 @@ def _explains(machine: Machine, f: Finding, lost: set[str], missing_from_pci: bo
     cards = cards_of(f, machine)
     if cards:
         return f.name in NOT_USABLE and not cards.isdisjoint(lost)
-    return f.name in OFF_THE_BUS and missing_from_pci
+    return f.name in OFF_THE_BUS and f.confidence != "possible" and missing_from_pci
 
 
 def _lost(machine: Machine, found: Iterable[Finding]) -> set[str]:
@@ -112,12 +134,12 @@ def _lost(machine: Machine, found: Iterable[Finding]) -> set[str]:
         if f.name == "vfio-bound" or (f.name in NOT_USABLE and f.severity == "error")
         for address in cards_of(f, machine)
     }
-    return named | {gpu.address for gpu in (*_unlisted(machine), *_stale(machine))}
+    return named | {gpu.address for gpu in (*unlisted(machine), *_stale(machine))}
 
 
-def _unlisted(machine: Machine) -> list[Gpu]:
+def unlisted(machine: Machine) -> list[Gpu]:
     """NVIDIA cards on PCI that NVML, which works, does not list."""
-    if machine.nvml is None or machine.nvml.gpus is None:
+    if machine.nvml is None or machine.nvml.gpus is None or not machine.nvml.complete:
         return []
     nameless = sum(gpu.address is None for gpu in machine.nvml.gpus)
     unlisted = [gpu for gpu in nvidia_on_pci(machine) if gpu.nvml is None]
@@ -151,11 +173,15 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
     expected, gpus = view.expected, machine.gpus or ()
     if expected is None or len(gpus) >= expected.n:
         return
-    # An empty socket explains any number of cards, a card that fell off the bus only itself.
+    # An empty socket and a bridge without bus numbers explain any number of cards, a card that fell off only itself.
     if any(f.name == "cpu-socket-empty" for f in view.found):
         return
-    fallen = [f for f in view.found if f.name == "gpu-fell-off-bus" and not cards_of(f, machine)]
-    missing = expected.n - len(gpus) - len(fallen)
+    if any(f.name == "bus-resources-exhausted" and f.confidence == "certain" for f in view.found):
+        return
+    one_each = ("gpu-fell-off-bus", "link-down")
+    fallen = [f for f in view.found if f.name in one_each and not cards_of(f, machine)]
+    lost = view.lost - {f.subject for f in fallen}
+    missing = expected.n - len(gpus) - len(fallen) - len(lost)
     if missing <= 0:
         return
     yield finding(
@@ -193,7 +219,8 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
 
 def _not_in_nvml(machine: Machine, view: View) -> Iterator[Finding]:
     named = {address for f in view.found if f.name in NOT_USABLE for address in cards_of(f, machine)}
-    missing = [gpu for gpu in _unlisted(machine) if gpu.address not in named]
+    named |= {f.subject for f in view.found if f.name == "gpu-suspect" and f.severity == "error"}
+    missing = [gpu for gpu in unlisted(machine) if gpu.address not in named]
     if not missing:
         return
     counts, total = view.counts, len(machine.gpus or ())
@@ -249,13 +276,15 @@ def _only_in_nvml(machine: Machine, view: View) -> Iterator[Finding]:
             ),
             evidence=tuple(_levels(view)),
             remedy=(say("Reboot. If it happens again, check the card's power leads, seat and riser."),),
+            confidence="likely",
         )
 
 
 def _not_in_tensorflow(machine: Machine, view: View) -> Iterator[Finding]:
     seen, nvml = view.counts.tensorflow, view.counts.nvml
     # None at all is TensorFlow's own matter and has findings of its own.
-    if seen is not None and nvml is not None and 0 < seen < nvml:
+    explained = any(f.name in LEFT_OUT for f in view.found)
+    if seen is not None and nvml is not None and 0 < seen < nvml and not explained:
         yield finding(
             "gpu-count-mismatch",
             "error",

@@ -6,24 +6,25 @@ cannot bring it back.
 
 How we know
 Its configuration space reads all ones; or the kernel log holds Xid 79 or one of the spellings of
-"fallen off the bus" (at driver start there is no Xid, and the message is spread over three lines);
-or NVML answers that the GPU is lost. Where NVML does not even tell which, and a single card on PCI
-is not in its list, that card is likely the one.
+"fallen off the bus" (at driver start there is no Xid, and the message is spread over three lines).
+NVML's answer that the GPU is lost is a further witness; alone it is nvml-gpu-lost.
 
 Why it matters
 A training that uses the card ends or hangs, and calls to the driver may block. Often the card comes
 back after a reboot and falls again under load.
 
 What to do
-Shut down, take the mains off, and seat the card and its power leads again: the full number of
-leads, each on its own cable from the supply. Look at the heat sink and the airflow, then at the
-riser. The usual order of causes is heat, too little power, poor contact, and the card itself.
+NVIDIA's own order of the usual causes: heat, too little power, an old system BIOS. Watch the
+temperature; seat the card and its power leads again, the full number of them, each on its own cable
+from the supply; update the system BIOS. Holding the clocks low is the experiment that tells power from
+the rest. After these come poor contact, the riser, and the card itself.
 
 When it is wrong
-A sleeping laptop card (D3cold) reads all ones too. If every card fails at driver start under the
+A sleeping laptop card (D3cold) reads all ones too; the kernel tells which since 5.11, and lspci never
+does. If every card fails at driver start under the
 open kernel modules and the cards are older than Turing (V100, P40, P100, M40, K80), the module is
-the wrong one, not the cards: then this finding is only possible. A card that answers again is
-reported as a warning.
+the wrong one, not the cards: that is open-module-unsupported, and nothing is claimed here. A card
+that answers again is reported as a warning.
 
 Sources
 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/507 (order of causes, locked clocks)
@@ -39,9 +40,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpucheck.facts import Gpu, Machine, pci_address
-from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
+from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
+from gpucheck.rules._generations import before_turing
 from gpucheck.rules._shared import ADDRESS, address_near, label, log_evidence, log_lines, nvidia_on_pci, pci_source
+from gpucheck.rules.open_module_unsupported import flavour
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ()
@@ -49,8 +52,8 @@ NEEDS: tuple[str, ...] = ()
 _XID_79 = rf"Xid \((?:PCI:)?({ADDRESS})\):? 79\b"
 GPU_IS_LOST = 15
 """nvmlReturn_t."""
-FIRST_TURING_ID = 0x1E00
-"""PCI device ids of Turing and later begin here; the open kernel modules drive none before."""
+OF_NVML = frozenset({"nvml", "nameless"})
+"""Kinds of signs that NVML gives."""
 
 
 class Sign(NamedTuple):
@@ -83,7 +86,8 @@ def signs(machine: Machine) -> dict[str, list[Sign]]:
         found.setdefault(address, []).append(sign)
     if len(found) > 1:
         found.pop("machine", None)  # the cards that are known by address say more
-    return found
+    # What NVML alone says is a finding of its own (nvml-gpu-lost): here it is a further witness.
+    return {address: heard for address, heard in found.items() if not {sign.kind for sign in heard} <= OF_NVML}
 
 
 def _nameless(machine: Machine) -> Iterator[tuple[str, Sign]]:
@@ -131,7 +135,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     """One finding per card; a card that is no longer on PCI keeps its address from the log."""
     found = signs(machine)
     gpus = {gpu.address: gpu for gpu in machine.gpus or ()}
-    doubtful = wrong_module(machine, found)
+    if wrong_module(machine, found):
+        return
     for address, heard in found.items():
         gpu = gpus.get(address)
         evidence = list(dict.fromkeys(sign.evidence for sign in heard))
@@ -141,20 +146,12 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         past = address == "machine" and of_log and bool(gpus) and all(map(answers_again, gpus.values()))
         if gpu is not None and again:
             message = say("{card} fell off the bus earlier in this boot and answers again.", card=label(gpu))
-        elif doubtful:
-            message = say(
-                "The driver says that the GPU at {address} fell off the bus; it says so of every card, and the "
-                "open kernel modules do not drive cards before Turing.",
-                address=address,
-            )
         elif gpu is not None:
             message = say("{card} has fallen off the bus: it no longer answers.", card=label(gpu))
         elif address == "machine":
             message = say("A GPU has fallen off the bus; which one is not known.")
         else:
             message = say("The GPU at {address} has fallen off the bus.", address=address)
-        guessed = gpu is not None and all(sign.kind == "nameless" for sign in heard)
-        confidence: Confidence = "possible" if doubtful else "likely" if guessed else "certain"
         yield finding(
             "gpu-fell-off-bus",
             "warning" if again or past else "error",
@@ -162,9 +159,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             message,
             # A driver repeats itself: the first signs and the last say it all.
             evidence=tuple(dict.fromkeys((*evidence[:2], evidence[-1]))),
-            remedy=_remedy(doubtful),
+            remedy=_remedy(),
             next_test=_tests(),
-            confidence=confidence,
         )
 
 
@@ -181,32 +177,27 @@ def wrong_module(machine: Machine, found: dict[str, list[Sign]]) -> bool:
     """
     if not found or any(sign.kind != "probe" for heard in found.values() for sign in heard):
         return False
-    flavour = machine.driver.nvidia_flavour if machine.driver else None
-    if flavour is None and any("Open Kernel Module" in line for _, line in log_lines(machine, "NVRM:")):
-        flavour = "open"
-    if flavour != "open":
+    if flavour(machine) != "open":
         return False
     gpus = {gpu.address: gpu for gpu in machine.gpus or () if gpu.vendor == "nvidia"}
     ids = [gpu.pci_id for gpu in gpus.values()]
     for heard in found.values():
         ids += [match[1] for sign in heard if (match := re.search(r"PCI ID: (10de:\w{4})", sign.evidence.text))]
-    known = [int(pci_id[5:], 16) for pci_id in ids if pci_id and re.fullmatch("10de:[0-9a-f]{4}", pci_id)]
-    return set(gpus) <= set(found) and bool(known) and all(number < FIRST_TURING_ID for number in known)
+    old = {before_turing(pci_id) for pci_id in ids} - {None}
+    return set(gpus) <= set(found) and old == {True}
 
 
-def _remedy(doubtful: bool) -> tuple[str, ...]:
-    reseat = (
-        say("Shut down, take the mains off for half a minute, seat the card again and check each of its power leads."),
-        say("See that its heat sink is clean and that air goes through it."),
-        say("Try it without the riser or extension cable, or in another slot."),
+def _remedy() -> tuple[str, ...]:
+    """The three causes that NVIDIA names, in its order; then what is left."""
+    return (
+        say("Heat: watch the card under load (nvidia-smi dmon -s pt), clean its heat sink and see to its air."),
+        say(
+            "Power: shut down, take the mains off for half a minute, seat the card and each of its power leads again, "
+            "every lead on its own cable; a weak or old power supply counts too."
+        ),
+        say("System BIOS: update it, an old one is the third usual cause."),
+        say("Then contact: try it without the riser or extension cable, or in another slot."),
     )
-    if doubtful:
-        driver = say(
-            "Install the proprietary flavour of the NVIDIA kernel modules (branch 580 is the last for Maxwell, "
-            "Pascal and Volta, 470 for Kepler)."
-        )
-        return (driver, *reseat)
-    return reseat
 
 
 def _tests() -> tuple[NextTest, ...]:
@@ -215,7 +206,10 @@ def _tests() -> tuple[NextTest, ...]:
             do=say("Hold the clocks low and repeat the load: sudo nvidia-smi -lgc 300,1500"),
             outcomes=(
                 Reading(seen=say("The card stays"), means=say("It lacks power: leads, supply, or peaks of load.")),
-                Reading(seen=say("It falls off all the same"), means=say("Contact, riser, heat or the card itself.")),
+                Reading(
+                    seen=say("It falls off all the same"),
+                    means=say("Heat, the system BIOS, contact, riser or the card itself."),
+                ),
             ),
         ),
         NextTest(

@@ -30,42 +30,15 @@ https://github.com/scitix/sichek/pull/49 (an idle link is no fault)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from gpucheck.facts import Gpu, Link, Machine
+from gpucheck.facts import Gpu, Machine
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
+from gpucheck.rules._links import End, end_of, is_virtual, lanes
 from gpucheck.rules._shared import label, pci_source
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("gpus",)
-
-
-class End(NamedTuple):
-    """The card's end of a link, and the port's."""
-
-    address: str
-    card: Link
-    port: Link | None
-
-
-def lanes(width: int | None) -> int | None:
-    """A width that a link can have; an empty port says 0, some bridges 255."""
-    return width if width is not None and 1 <= width <= 32 else None
-
-
-def _virtual(machine: Machine) -> bool:
-    return machine.cpu is not None and bool(machine.cpu.hypervisor)
-
-
-def _end(machine: Machine, gpu: Gpu) -> End:
-    """Where the card meets its slot: for a card of two GPUs that is the bridge they share."""
-    functions = {function.address: function for function in machine.pci or ()}
-    bridge = functions.get(gpu.card or "")
-    if bridge is None:
-        return End(gpu.address, gpu.link, gpu.port_link)
-    port = functions.get(bridge.parent or "")
-    return End(bridge.address, bridge.link, port.link if port else None)
 
 
 def lacks(machine: Machine) -> Iterator[str]:
@@ -73,10 +46,10 @@ def lacks(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus or ():
         if not gpu.on_pci or gpu.config_dead:
             continue
-        end = _end(machine, gpu)
+        end = end_of(machine, gpu)
         if lanes(end.card.width) is None or lanes(end.card.max_width) is None:
             yield f"gpus.{gpu.address}.link"
-        elif _virtual(machine) or (_port_lanes(end, gpu) is None and _short_of_own(end)):
+        elif is_virtual(machine) or (_port_lanes(end, gpu) is None and _short_of_own(end)):
             yield f"gpus.{gpu.address}.port_link"
 
 
@@ -102,11 +75,11 @@ def _slot_lanes(view: View, gpu: Gpu) -> int | None:
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """One finding per link."""
-    if _virtual(machine):
+    if is_virtual(machine):
         return
     seen: set[str] = set()
     for gpu in machine.gpus or ():
-        end = _end(machine, gpu)
+        end = end_of(machine, gpu)
         width, card = lanes(end.card.width), lanes(end.card.max_width)
         port = _port_lanes(end, gpu) or _slot_lanes(view, gpu)
         if not gpu.on_pci or gpu.config_dead or end.address in seen:

@@ -7,7 +7,7 @@ loaded, or it tried the card and gave up.
 How we know
 PCI shows no driver for the card, while the module is among the loaded ones or lies in the modules
 of the running kernel, and nothing below the driver explains it (a BAR without an address, a card
-that fell off the bus).
+that fell off the bus, a module that may not load, a driver for other generations).
 
 Why it matters
 nvidia-smi does not list the card. With several cards it is often exactly the oldest one: driver
@@ -16,10 +16,11 @@ branches drop old generations, and the open kernel modules drive none before Tur
 What to do
 Load the module, then read what it says about the card in the kernel log; the lines that name the
 card are shown as evidence. "Legacy drivers" names the branch to install. "Not supported by this
-release" is to be believed only if no equal card works: with a working twin, the card is defective.
+release" is to be believed only if no equal card works: with a working twin, see gpu-suspect.
 
 When it is wrong
-Somebody may have unbound the card on purpose.
+Somebody may have unbound the card on purpose. A card of AMD or Intel that no driver holds may be
+there for the screen alone: that is a warning.
 
 Sources
 https://github.com/zzzhouuu/truenas-nvidia-drivers/issues/20 (open modules and a Pascal card)
@@ -34,6 +35,8 @@ from gpucheck.facts import Gpu, Machine
 from gpucheck.findings import Finding, NextTest, Reading, finding
 from gpucheck.rules import View
 from gpucheck.rules._shared import (
+    BELOW_THE_DRIVER,
+    DRIVER_REFUSES,
     addresses_in,
     driver_evidence,
     explained,
@@ -49,8 +52,10 @@ from gpucheck.text import plural, say
 
 NEEDS: tuple[str, ...] = ("gpus", "driver")
 
-BELOW_THE_DRIVER = frozenset({"bar-unassigned", "gpu-fell-off-bus"})
+ODD_ONE = "gpu-suspect"
 LAST_LINES = 4
+_MODULES = {"amd": "amdgpu", "intel": "i915"}
+"""Drivers of other makers' cards, for all but the oldest and the newest of them."""
 
 
 def lacks(machine: Machine) -> Iterator[str]:
@@ -79,7 +84,13 @@ def module_loaded(machine: Machine) -> bool:
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """One finding for all cards while the module is not loaded; else one per card."""
-    below = explained(view.found, machine, BELOW_THE_DRIVER)
+    below = explained(view.found, machine, BELOW_THE_DRIVER | DRIVER_REFUSES)
+    # Only suspected, the odd one among its twins still needs its driver.
+    below |= {f.subject for f in view.found if f.name == ODD_ONE and f.severity == "error"}
+    for gpu in machine.gpus or ():
+        alone = gpu.on_pci and gpu.driver_read and gpu.driver is None
+        if alone and gpu.vendor in _MODULES and gpu.address not in below:
+            yield _other_maker(machine, gpu)
     bare = [gpu for gpu in unbound(machine) if gpu.address not in below]
     driver = machine.driver
     if not bare or driver is None:
@@ -101,14 +112,21 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 cards=labels(bare),
             ),
             evidence=(*(driver_evidence(gpu) for gpu in bare), *module_evidence(machine)),
-            remedy=(
-                say("Load it and read what it says: sudo modprobe nvidia; sudo dmesg | tail"),
-                say(
-                    "If the kernel refuses it (key rejected, Secure Boot), enrol the key that signed the module, "
-                    "or turn Secure Boot off."
-                ),
-            ),
+            remedy=(say("Load it and read what it says: sudo modprobe nvidia; sudo dmesg | tail"),),
         )
+
+
+def _other_maker(machine: Machine, gpu: Gpu) -> Finding:
+    """A warning: such a card may be there for the screen alone."""
+    how = "Load its driver and read what it says: sudo modprobe {module}; sudo dmesg | tail"
+    return finding(
+        "no-driver-bound",
+        "warning",
+        gpu.address,
+        say("No kernel driver holds {card}.", card=label(gpu)),
+        evidence=(driver_evidence(gpu), *module_evidence(machine)),
+        remedy=(say(how, module=_MODULES[gpu.vendor]),),
+    )
 
 
 def _refused(machine: Machine, gpu: Gpu) -> Finding:
@@ -124,13 +142,6 @@ def _refused(machine: Machine, gpu: Gpu) -> Finding:
         if other.address != gpu.address and other.pci_id == gpu.pci_id and other.nvml is not None
     ]
     message = say("{card} has no driver although NVIDIA's module is loaded.", card=label(gpu))
-    if twins and any("is not supported by" in line for line in lines):
-        message = say(
-            "{card} has no driver. The module calls it unsupported, but the same module drives an equal card at "
-            "{twin}: the card or its slot is at fault.",
-            card=label(gpu),
-            twin=twins[0].address,
-        )
     return finding(
         "no-driver-bound",
         "error",

@@ -32,15 +32,17 @@ from collections.abc import Iterator
 from gpucheck.facts import Machine, Nvml
 from gpucheck.findings import Evidence, Finding, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import explained, module_evidence, nvidia_on_pci
+from gpucheck.rules._nvml import GPU_IS_LOST
+from gpucheck.rules._shared import BELOW_THE_DRIVER, DRIVER_REFUSES, explained, module_evidence, nvidia_on_pci
 from gpucheck.rules.no_driver_bound import module_loaded
+from gpucheck.rules.visibility_limited import container_lost_devices
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("gpus", "nvml")
 
-WHOLE_DRIVER = frozenset({"driver-not-installed", "driver-library-mismatch"})
+WHOLE_DRIVER = frozenset({"driver-not-installed", "driver-library-mismatch", "module-load-blocked"})
 """Findings that explain the silence of NVML for all cards at once."""
-ONE_CARD = frozenset({"bar-unassigned", "gpu-fell-off-bus", "nouveau-bound", "vfio-bound", "no-driver-bound"})
+ONE_CARD = BELOW_THE_DRIVER | DRIVER_REFUSES | {"nouveau-bound", "vfio-bound", "no-driver-bound"}
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
@@ -48,6 +50,10 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     nvml = machine.nvml
     cards = {gpu.address for gpu in nvidia_on_pci(machine)}
     if nvml is None or nvml.status not in {"library-absent", "failed"} or not cards:
+        return
+    if nvml.code == GPU_IS_LOST:
+        return  # nvml-gpu-lost, or gpu-fell-off-bus
+    if container_lost_devices(machine):
         return
     if any(f.name in WHOLE_DRIVER for f in view.found) or cards <= explained(view.found, machine, ONE_CARD):
         return

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from machines import registers
 
 from gpucheck.displays import gpu_functions
 from gpucheck.dumps import lspci
-from gpucheck.facts import Parts, PciFunction
+from gpucheck.facts import Parts, PciFunction, Port
 
 LISTED = """\
 00:00.0 Host bridge [0600]: Intel Corporation Xeon E7 v3/Xeon E5 v3/Core i7 DMI2 [8086:2f00] (rev 02)
@@ -396,3 +397,70 @@ def test_ends_of_a_range_of_buses(bus: str, parent: str | None) -> None:
 def test_a_bridge_without_its_buses_leaves_parents_open() -> None:
     port = "00:03.0 PCI bridge [0604]: Intel Corporation Port [8086:2f08]\n"
     assert one(f"{port}80:00.0 3D controller [0302]: NVIDIA Corporation X [10de:1b38]\n").parent == "?"
+
+
+# --- ports ---------------------------------------------------------------------------------------
+
+PORT = """\
+00:1c.4 PCI bridge [0604]: Intel Corporation C610/X99 PCI Express Root Port #5 [8086:8d18] (rev d5) (prog-if 00)
+	Control: I/O+ Mem+ BusMaster+ SpecCycle- MemWINV- VGASnoop- ParErr- Stepping- SERR+ FastB2B- DisINTx+
+	Bus: primary=00, secondary=05, subordinate=05, sec-latency=0
+	Capabilities: [40] Express (v2) Root Port (Slot+), MSI 00
+		DevSta:	CorrErr- NonFatalErr- FatalErr- UnsupReq- AuxPwr+ TransPend-
+		LnkCap:	Port #5, Speed 8GT/s, Width x4, ASPM L0s L1, Exit Latency L0s <512ns, L1 <16us
+			ClockPM- Surprise- LLActRep+ BwNot+ ASPMOptComp-
+		LnkCtl:	ASPM Disabled; RCB 64 bytes, Disabled- CommClk-
+			ExtSynch- ClockPM- AutWidDis- BWInt- AutBWInt-
+		LnkSta:	Speed 2.5GT/s (downgraded), Width x0 (downgraded)
+			TrErr- Train- SlotClk+ DLActive- BWMgmt- ABWMgmt-
+		SltCap:	AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug- Surprise-
+			Slot #4, PowerLimit 25.000W; Interlock- NoCompl+
+		SltCtl:	Enable: AttnBtn- PwrFlt- MRL- PresDet- CmdCplt- HPIrq- LinkChg-
+			Control: AttnInd Unknown, PwrInd Unknown, Power- Interlock-
+		SltSta:	Status: AttnBtn- PowerFlt- MRL- CmdCplt- PresDet+ Interlock-
+			Changed: MRL- PresDet- LinkState-
+		RootCap: CRSVisible-
+		LnkSta2: Current De-emphasis Level: -3.5dB, EqualizationComplete-
+	Capabilities: [110 v1] Access Control Services
+		ACSCap:	SrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+		ACSCtl:	SrcValid+ TransBlk- ReqRedir+ CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-
+	Kernel driver in use: pcieport
+
+"""
+WAITING = Port(presence=True, link_active=False, link_disabled=False, power_off=False)
+
+
+def port_of(text: str) -> Port | None:
+    (function,) = lspci.parse(text).pci or ()
+    return function.port
+
+
+def test_a_port_that_waits_for_its_card() -> None:
+    (function,) = lspci.parse(PORT).pci or ()
+    assert function.port == WAITING
+    assert function.acs == ("SrcValid", "ReqRedir")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("DLActive-", "DLActive+", "link_active"),
+        ("bytes, Disabled-", "bytes, Disabled+", "link_disabled"),
+        ("AttnBtn- PwrCtrl-", "AttnBtn- PwrCtrl+", "power_off"),
+    ],
+)
+def test_each_mark_of_a_port(old: str, new: str, field: str) -> None:
+    text = PORT.replace(old, new).replace("Power- Inter", "Power+ Inter")
+    assert port_of(text) == WAITING.model_copy(update={field: True})
+
+
+@pytest.mark.parametrize("cut", ["LLActRep+", "SltSta:", "SltCap:", "DLActive-"])
+def test_a_port_that_was_cut_or_cannot_tell_says_nothing(cut: str) -> None:
+    assert port_of(PORT.replace(cut, "")) is None
+
+
+def test_registers_of_a_port_without_words() -> None:
+    config = registers.bridge(presence=True, size=256)
+    rows = [f"{at:02x}: {config[at : at + 16].hex(' ')}" for at in range(0, 256, 16)]
+    head = PORT.splitlines()[0]
+    assert port_of("\n".join([head, *rows, ""])) == WAITING

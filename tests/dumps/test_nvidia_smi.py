@@ -350,9 +350,6 @@ def test_forms_of_one_machine_are_joined_by_address() -> None:
         ("Failed to initialize NVML: Unknown Error", "failed", 999),
         ("Failed to initialize NVML: GPU access blocked by the operating system", "failed", 17),
         ("Failed to initialize NVML: Insufficient Permissions", "failed", 4),
-        ("Unable to determine the device handle for GPU 0000:0A:00.0: GPU is lost.  Reboot the system", "failed", 15),
-        ("Unable to determine the device handle for GPU0000:68:00.0: Unknown Error", "failed", 999),
-        ("Unable to determine the device handle for GPU1: 0000:0A:00.0: Not Found", "failed", 6),
         ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "library-absent", 12),
     ],
 )
@@ -395,6 +392,23 @@ def test_a_lost_card_beside_a_list() -> None:
     assert cards(text)[1].errors == {"nvmlDeviceGetHandleByPciBusId": 15}
 
 
+@pytest.mark.parametrize(
+    ("text", "address", "code"),
+    [
+        ("Unable to determine the device handle for GPU 0000:0A:00.0: GPU is lost.  Reboot", "0000:0a:00.0", 15),
+        ("Unable to determine the device handle for GPU0000:68:00.0: Unknown Error", "0000:68:00.0", 999),
+        ("Unable to determine the device handle for GPU1: 0000:0A:00.0: Not Found", "0000:0a:00.0", 6),
+    ],
+)
+def test_a_lost_card_alone_hides_the_others(text: str, address: str, code: int) -> None:
+    found = nvml(text + "\n")
+    assert (found.status, found.complete) == ("ok", False)
+    assert [(card.address, card.errors) for card in found.gpus or ()] == [
+        (address, {"nvmlDeviceGetHandleByPciBusId": code})
+    ]
+    assert nvidia_smi.looks_like(text)
+
+
 def test_matrix_with_addresses() -> None:
     topology = nvidia_smi.parse(TABLE + "\x1b[4m" + MATRIX).topology
     assert topology is not None
@@ -402,10 +416,51 @@ def test_matrix_with_addresses() -> None:
     assert topology.matrix == (("X", "NV4"), ("NV4", "X"))
 
 
-def test_matrix_without_addresses_is_a_gap() -> None:
+def test_matrix_without_addresses_waits_for_a_list_of_them() -> None:
     parts = nvidia_smi.parse(MATRIX)
-    assert (parts.topology, parts.nvml) == (None, None)
+    assert parts.nvml is None
+    assert parts.topology is not None
+    assert parts.topology.addresses == ("0", "1")
     assert gaps(parts) == {"topology": "not-in-input"}
+
+
+UUIDS = tuple(f"GPU-00000000-0000-4000-8000-00000000000{number}" for number in (1, 2))
+NAMES = f"GPU 0: Tesla P40 (UUID: {UUIDS[0]})\nGPU 1: Tesla P40 (UUID: {UUIDS[1]})\n"
+
+
+def listed(text: str) -> list[tuple[int, str | None, str | None]]:
+    nvml = nvidia_smi.parse(text).nvml
+    assert nvml is not None
+    return [(gpu.index, gpu.address, gpu.uuid) for gpu in nvml.gpus or ()]
+
+
+def test_names() -> None:
+    nvml = nvidia_smi.parse(NAMES + "  MIG 1g.5gb Device 0: (UUID: MIG-00000000-0000-4000-8000-000000000003)\n").nvml
+    assert nvml is not None
+    assert nvml.complete
+    assert [(gpu.index, gpu.name, gpu.uuid) for gpu in nvml.gpus or ()] == [
+        (0, "Tesla P40", UUIDS[0]),
+        (1, "Tesla P40", UUIDS[1]),
+    ]
+
+
+@pytest.mark.parametrize("cut", [NAMES[:-20], NAMES.partition("\n")[2]])
+def test_names_that_may_lack_a_card_are_no_count(cut: str) -> None:
+    nvml = nvidia_smi.parse(cut).nvml
+    assert nvml is not None
+    assert not nvml.complete
+
+
+def test_names_are_joined_to_the_table_by_index_and_to_a_log_by_uuid() -> None:
+    assert listed(TABLE + NAMES) == [(0, "0000:04:00.0", UUIDS[0]), (1, "0000:82:00.0", UUIDS[1])]
+    assert (0, "0000:04:00.0", UUIDS[0]) in listed(LOG + NAMES)
+    csv = "index, uuid, memory.total [MiB]\n" + "".join(f"{n}, {uuid}, 23040 MiB\n" for n, uuid in enumerate(UUIDS))
+    assert listed(csv + NAMES) == [(0, None, UUIDS[0]), (1, None, UUIDS[1])]
+
+
+def test_masked_uuids_join_nothing() -> None:
+    masked = NAMES.replace("00000000000", "xxxxxxxxxxx")
+    assert listed(masked) == [(0, None, None), (1, None, None)]
 
 
 @pytest.mark.parametrize("text", ["", "my nvidia-smi says nothing", "a, b, c\n1, 2, 3", "| 0 | 1 |", "GPU0"])
@@ -438,3 +493,139 @@ def test_real_output(shared_machines: Path, file: str, count: int, bar1: int | N
     assert len(found) == count
     assert {card.bar1_bytes for card in found} == {bar1}
     assert all(card.address and card.name and card.processes is not None for card in found)
+
+
+HEALTH = """\
+==============NVSMI LOG==============
+
+Attached GPUs                             : 1
+GPU 00000000:68:00.0
+    Product Name                          : NVIDIA A100-SXM4-80GB
+    MIG Mode
+        Current                           : Enabled
+        Pending                           : Enabled
+    MIG Device
+        Index                             : 0
+        ECC Errors
+            Volatile
+                SRAM Uncorrectable        : 9
+    MIG Device
+        Index                             : 1
+    Clocks Event Reasons
+        Idle                              : Not Active
+        SW Power Cap                      : Active
+        HW Slowdown                       : Active
+            HW Thermal Slowdown           : Not Active
+            HW Power Brake Slowdown       : Active
+        Sync Boost                        : Not Active
+    Clocks Event Reasons Counters
+        SW Power Capping                  : 12 us
+    ECC Mode
+        Current                           : Enabled
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 1
+            SRAM Uncorrectable Parity     : 2
+            SRAM Uncorrectable SEC-DED    : 4
+            DRAM Correctable              : 8
+            DRAM Uncorrectable            : N/A
+        Aggregate
+            SRAM Correctable              : 0
+            DRAM Correctable              : 3
+            DRAM Uncorrectable            : 5
+            SRAM Threshold Exceeded       : No
+        Aggregate Uncorrectable SRAM Sources
+            SRAM L2                       : 70
+    Retired Pages
+        Single Bit ECC                    : 2
+        Double Bit ECC                    : 1
+        Pending Page Blacklist            : Yes
+    Remapped Rows
+        Correctable Error                 : 6
+        Uncorrectable Error               : 7
+        Pending                           : Yes
+        Remapping Failure Occurred        : No
+    Clocks
+        Graphics                          : 300 MHz
+        SM                                : 382 MHz
+    Max Clocks
+        SM                                : 1410 MHz
+    Fabric
+        State                             : In Progress
+"""
+
+
+def test_health_in_a_log() -> None:
+    (card,) = cards(HEALTH)
+    assert card.clock_reasons == ("sw-power-cap", "hw-slowdown", "hw-power-brake")
+    assert (card.sm_clock_mhz, card.sm_max_clock_mhz) == (382, 1410)
+    assert (card.ecc_volatile_corrected, card.ecc_volatile_uncorrected) == (9, 6)
+    assert (card.ecc_aggregate_corrected, card.ecc_aggregate_uncorrected) == (3, 5)
+    assert (card.retired_pages_single_bit, card.retired_pages_double_bit, card.retired_pages_pending) == (2, 1, True)
+    assert (card.remapped_rows_corrected, card.remapped_rows_uncorrected) == (6, 7)
+    assert (card.remapped_rows_pending, card.remapped_rows_failed) == (True, False)
+    assert (card.mig_enabled, card.mig_devices, card.fabric_state) == (True, 2, "in-progress")
+
+
+def test_health_in_an_old_log() -> None:
+    text = HEALTH[: HEALTH.index("    MIG Device")] + (
+        "    MIG Device                            : None\n"
+        "    Clocks Throttle Reasons\n        Idle : Active\n        Unknown : Active\n"
+        "    ECC Errors\n        Volatile\n            Single Bit\n                Device Memory : 4\n"
+        "                Total : 5\n            Double Bit\n                Total : 1\n        Aggregate\n"
+        "            Single Bit\n                Total : N/A\n            Double Bit\n                Total : 2\n"
+        "    Retired Pages\n        Single Bit ECC : N/A\n        Pending : No\n    Remapped Rows : N/A\n"
+    )
+    (card,) = cards(text)
+    assert (card.clock_reasons, card.mig_devices) == (("idle",), 0)
+    assert (card.ecc_volatile_corrected, card.ecc_volatile_uncorrected) == (5, 1)
+    assert (card.ecc_aggregate_corrected, card.ecc_aggregate_uncorrected) == (None, 2)
+    assert (card.retired_pages_single_bit, card.retired_pages_pending) == (None, False)
+    assert card.remapped_rows_pending is None
+    told = [gap.how for gap in nvidia_smi.parse(text).gaps if "says N/A" in gap.how]
+    assert len(told) == 1
+    assert "ecc_aggregate_corrected, retired_pages_single_bit, remapped_rows_corrected" in told[0]
+
+
+def test_health_in_xml() -> None:
+    inside = (
+        "<mig_mode><current_mig>Enabled</current_mig></mig_mode>"
+        "<clocks_event_reasons><clocks_event_reason_gpu_idle>Not Active</clocks_event_reason_gpu_idle>"
+        "<clocks_event_reason_sw_thermal_slowdown>Active</clocks_event_reason_sw_thermal_slowdown>"
+        "<clocks_event_reason_hw_thermal_slowdown>Active</clocks_event_reason_hw_thermal_slowdown></clocks_event_reasons>"
+        "<ecc_errors><volatile><sram_correctable>1</sram_correctable><dram_correctable>2</dram_correctable>"
+        "<sram_uncorrectable>3</sram_uncorrectable><dram_uncorrectable>4</dram_uncorrectable></volatile>"
+        "<aggregate><single_bit><total>5</total></single_bit><double_bit><total>6</total></double_bit></aggregate>"
+        "</ecc_errors><retired_pages><multiple_single_bit_retirement><retired_count>7</retired_count>"
+        "</multiple_single_bit_retirement><double_bit_retirement><retired_count>8</retired_count>"
+        "</double_bit_retirement><pending_retirement>No</pending_retirement></retired_pages>"
+        "<remapped_rows><remapped_row_corr>9</remapped_row_corr><remapped_row_unc>10</remapped_row_unc>"
+        "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>Yes</remapped_row_failure>"
+        "</remapped_rows><clocks><sm_clock>585 MHz</sm_clock></clocks><fabric><state>Completed</state></fabric>"
+    )
+    (card,) = cards(XML.replace("<pci>", f"{inside}<pci>"))
+    assert (card.clock_reasons, card.sm_clock_mhz) == (("sw-thermal", "hw-thermal"), 585)
+    assert (card.ecc_volatile_corrected, card.ecc_volatile_uncorrected) == (3, 7)
+    assert (card.ecc_aggregate_corrected, card.ecc_aggregate_uncorrected) == (5, 6)
+    assert (card.retired_pages_single_bit, card.retired_pages_double_bit, card.retired_pages_pending) == (7, 8, False)
+    assert (card.remapped_rows_corrected, card.remapped_rows_uncorrected) == (9, 10)
+    assert (card.remapped_rows_pending, card.remapped_rows_failed) == (True, True)
+    assert (card.mig_devices, card.fabric_state) == (1, "completed")
+    none = "<mig_devices>None</mig_devices>"
+    (card,) = cards(XML.replace("<pci>", f"{inside}<pci>").replace(XML[XML.index("<mig_d") : XML.index("<pci>")], none))
+    assert (card.mig_enabled, card.mig_devices) == (True, 0)
+
+
+def test_health_in_csv_and_in_the_table() -> None:
+    (card,) = cards(
+        "pci.bus_id, clocks_throttle_reasons.active, ecc.errors.uncorrected.volatile.total, retired_pages.pending, "
+        "remapped_rows.failure, clocks.sm [MHz]\n"
+        "00000000:04:00.0, 0x0000000000000048, 2, Yes, No, 1189 MHz\n"
+    )
+    assert card.clock_reasons == ("hw-slowdown", "hw-thermal")
+    assert (card.ecc_volatile_uncorrected, card.retired_pages_pending, card.remapped_rows_failed) == (2, True, False)
+    assert card.sm_clock_mhz == 1189
+    first, second = cards(TABLE.replace("|                    0 |", "|                    3 |", 1))
+    assert (first.ecc_volatile_uncorrected, second.ecc_volatile_uncorrected) == (3, 0)
+    (bare,) = cards(OLD_TABLE.replace("                   0 |", "                 N/A |"))
+    assert bare.ecc_volatile_uncorrected is None

@@ -112,12 +112,6 @@ def test_fences_and_prose_between() -> None:
     check_all(text)
 
 
-def test_escaped_paste() -> None:
-    text = "$ lspci -vv\n" + LSPCI + "\tCapabilities: &lt;access denied&gt;\n$ true\n"
-    facts = {gap.fact: gap.reason for parts in dumps.recognise(text) or () for gap in parts.gaps}
-    assert facts["gpus.0000:82:00.0.link"] == "needs-root"
-
-
 def test_short_answers_after_a_prompt() -> None:
     driver = recognised("me@box:~$ uname -r\n6.8.0-48-generic\nme@box:~$ cat /proc/cmdline\nBOOT_IMAGE=/x ro\n").driver
     assert driver is not None

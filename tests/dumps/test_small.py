@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck import dumps
 from gpucheck.dumps import small
-from gpucheck.facts import Driver
+from gpucheck.facts import Driver, Power, Psu
+from gpucheck.merging import merge
 
 LSCPU = """\
 Architecture:          x86_64
@@ -154,6 +156,44 @@ def test_sensors() -> None:
         ("Power Supply 4", True, None, None),
         ("Power Supply 5", None, None, None),
     ]
+
+
+BMC = """\
+$ sudo ipmitool sdr elist
+Inlet Temp       | 04h | ok  |  7.1 | 21 degrees C
+PS Redundancy    | 77h | ok  |  7.1 | Redundancy Lost
+Status           | 85h | ok  | 10.1 | Presence detected
+Status           | 86h | ok  | 10.2 | Presence detected, Failure detected
+$ sudo ipmitool dcmi power reading
+
+    Instantaneous power reading:                   312 Watts
+    Minimum during sampling period:                  2 Watts
+    Power reading state is:                   activated
+
+$ sudo ipmitool sel elist
+   1 | 11/03/2026 | 10:11:12 | Power Supply PS2 Status | Failure detected | Asserted
+   2 |  Pre-Init  |0000001459| Event Logging Disabled SEL | Log area reset/cleared | Asserted
+"""
+
+
+def test_what_a_bmc_says_in_one_text() -> None:
+    parts = dumps.recognise(BMC) or []
+    assert [part.power for part in parts] == [
+        Power(redundancy="lost", redundancy_text="PS Redundancy: Redundancy Lost"),
+        Power(drawn_watts=312),
+        None,
+    ]
+    assert parts[0].psus == (
+        Psu(location="Power Supply 1", present=True),
+        Psu(location="Power Supply 2", present=True, failed=True),
+    )
+    assert parts[2].bmc_events == (
+        "1 | 11/03/2026 | 10:11:12 | Power Supply PS2 Status | Failure detected | Asserted",
+        "2 | Pre-Init |0000001459| Event Logging Disabled SEL | Log area reset/cleared | Asserted",
+    )
+    whole = merge(parts).power
+    assert whole is not None
+    assert (whole.redundancy, whole.drawn_watts) == ("lost", 312)
 
 
 @pytest.mark.parametrize("text", ["", "just words", "Power Supply 1 is dead", "a | b", "nvidia 5 6 seven eight"])

@@ -104,6 +104,7 @@ def device(index: int, **more: Any) -> Script:
         "performance_state": 8,
         "utilization_percent": 0,
         "sm_clock_mhz": 210,
+        "sm_max_clock_mhz": 2100,
         "throttle_reasons": 1,
         "energy_mj": 1_000_000,
         "persistence": 0,

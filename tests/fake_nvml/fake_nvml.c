@@ -44,6 +44,11 @@ static void decode(char *text) /* %41 -> A, in place */
     *to = 0;
 }
 
+static int by_path(const void *first, const void *second)
+{
+    return strcmp(((const Entry *)first)->path, ((const Entry *)second)->path);
+}
+
 __attribute__((constructor)) static void load(void)
 {
     const char *name = getenv("GPUCHECK_FAKE_NVML");
@@ -64,16 +69,14 @@ __attribute__((constructor)) static void load(void)
     free(line);
     if (file)
         fclose(file);
+    qsort(entries, entry_count, sizeof *entries, by_path);
 }
 
 static Entry *find(const char *path, const char *more)
 {
     char whole[256];
     snprintf(whole, sizeof whole, "%s%s", path, more);
-    for (size_t i = 0; i < entry_count; i++)
-        if (!strcmp(entries[i].path, whole))
-            return &entries[i];
-    return NULL;
+    return bsearch(&(Entry){whole, NULL, 0}, entries, entry_count, sizeof *entries, by_path);
 }
 
 static double elapsed(void)
@@ -462,15 +465,49 @@ Return nvmlDeviceGetRemappedRows(Handle h, U32 *corrected, U32 *uncorrected, U32
 {
     ENTER(h);
     *corrected = *pending = *failed = 0;
+    small(h, "remapped_rows_corrected", corrected);
+    small(h, "remapped_rows_pending", pending);
+    small(h, "remapped_rows_failed", failed);
     return small(h, "remapped_rows_uncorrected", uncorrected);
 }
 
 Return nvmlDeviceGetTotalEccErrors(Handle h, U32 type, U32 counter, U64 *to)
 {
-    (void)type;
+    static const char *names[2][2] = {{"ecc_volatile_corrected", "ecc_aggregate_corrected"},
+                                      {"ecc_volatile_uncorrected", "ecc_aggregate_uncorrected"}};
     ENTER(h);
-    return number(h, counter ? "ecc_aggregate_errors" : "ecc_volatile_errors", to);
+    return number(h, names[type & 1][counter & 1], to);
 }
+
+Return nvmlDeviceGetMaxMigDeviceCount(Handle h, U32 *count)
+{
+    ENTER(h);
+    *count = value(owner_of(h), "mig_devices") ? 7 : 0;
+    return OK;
+}
+
+Return nvmlDeviceGetMigDeviceHandleByIndex(Handle h, U32 index, Handle *to)
+{
+    U32 found = 0;
+    ENTER(h);
+    small(h, "mig_devices", &found);
+    *to = (Handle)(size_t)(1000 + index);
+    return index < found ? OK : NOT_FOUND;
+}
+
+typedef struct { unsigned char cluster[16]; U32 status, clique, state; } Fabric;
+typedef struct { U32 version; Fabric fabric; U32 health; } FabricV;
+
+Return nvmlDeviceGetGpuFabricInfoV(Handle h, FabricV *info)
+{
+    ENTER(h);
+    if (info->version != (sizeof *info | 2u << 24))
+        return VERSION_MISMATCH;
+    return small(h, "fabric_state", &info->fabric.state);
+}
+
+Return nvmlDeviceGetGpuFabricInfo(Handle h, Fabric *info)
+{ ENTER(h); return small(h, "fabric_state", &info->state); }
 
 Return nvmlDeviceGetP2PStatus(Handle h, Handle peer, U32 index, U32 *status)
 {
@@ -498,6 +535,7 @@ NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, "retired_pages_pending")
 NUMBER_OF(nvmlDeviceGetTemperature, "temperature_c")
 NUMBER_OF(nvmlDeviceGetClockInfo, "sm_clock_mhz")
+NUMBER_OF(nvmlDeviceGetMaxClockInfo, "sm_max_clock_mhz")
 WIDE(nvmlDeviceGetTotalEnergyConsumption, "energy_mj")
 WIDE(nvmlDeviceGetCurrentClocksEventReasons, "throttle_reasons")
 WIDE(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle_reasons")

@@ -23,9 +23,11 @@ from typing import Any
 from support import SMBIOS_END, smbios_cpu, smbios_memory, smbios_psu, smbios_slot, smbios_structure
 
 FOLDER = Path(__file__).resolve().parent
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 KERNEL = "6.8.0-48-generic"
 DRIVER = "570.158.01"
 MIB, GIB = 1 << 20, 1 << 30
+PACKAGES = "/opt/train/lib/python3.11/site-packages"
 
 Document = dict[str, Any]
 
@@ -80,6 +82,8 @@ class Function:
     dead: bool = False
     """Configuration space reads all ones; what the kernel keeps itself is still there."""
     below: tuple[Function, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further files of its folder, or others in place of those made here."""
 
     @property
     def is_bridge(self) -> bool:
@@ -102,6 +106,7 @@ class Function:
             }
         found[f"{folder}/config"] = packed(b"\xff" * 64 if self.dead else self.config())
         found[f"{folder}/resource"] = "\n".join([*self.resources(), ""])
+        found |= {f"{folder}/{name}": content for name, content in self.more.items()}
         for function in self.below:
             found |= function.files(folder)
         return found
@@ -192,6 +197,9 @@ class NvmlCard:
     pci_id: int = 0x1B3810DE
     subsystem_id: int = 0x11D910DE
     minor: int | None = None
+    uuid: int | None = None
+    """Last digits of its UUID; its index by default."""
+    vbios: str = "86.02.23.00.01"
     memory: int = 24_096_276_480
     bar1: int = 32 * GIB
     compute: tuple[int, int] = (6, 1)
@@ -200,6 +208,8 @@ class NvmlCard:
     gen: int = 3
     max_gen: int = 3
     fails: Mapping[str, int] = field(default_factory=dict)
+    more: Sequence[Document] = ()
+    """Further answers; a later one of a call replaces what is said here."""
 
     def answers(self, index: int) -> list[Document]:
         values: Document = {
@@ -209,7 +219,7 @@ class NvmlCard:
                 "pciDeviceId": self.pci_id,
                 "pciSubSystemId": self.subsystem_id,
             },
-            "nvmlDeviceGetUUID": f"GPU-00000000-0000-4000-8000-{index:012d}",
+            "nvmlDeviceGetUUID": f"GPU-00000000-0000-4000-8000-{index if self.uuid is None else self.uuid:012d}",
             "nvmlDeviceGetName": self.name,
             "nvmlDeviceGetMinorNumber": index if self.minor is None else self.minor,
             "nvmlDeviceGetMemoryInfo": {"total": self.memory, "used": 0, "free": self.memory},
@@ -220,7 +230,7 @@ class NvmlCard:
             "nvmlDeviceGetComputeRunningProcesses_v3": [],
             "nvmlDeviceGetBAR1MemoryInfo": {"bar1Total": self.bar1, "bar1Free": self.bar1, "bar1Used": 0},
             "nvmlDeviceGetCudaComputeCapability": list(self.compute),
-            "nvmlDeviceGetVbiosVersion": "86.02.23.00.01",
+            "nvmlDeviceGetVbiosVersion": self.vbios,
             "nvmlDeviceGetCurrPcieLinkWidth": self.width,
             "nvmlDeviceGetMaxPcieLinkWidth": 16,
             "nvmlDeviceGetCurrPcieLinkGeneration": self.gen,
@@ -239,7 +249,7 @@ class NvmlCard:
             made.append(answer | ({"code": code} if code or value is None else {"code": 0, "value": value}))
             if code:
                 break  # the child asks no more of a card that is lost or does not open
-        return made
+        return [*made, *({"device": index, **answer} for answer in self.more)]
 
 
 def nvml(*cards: NvmlCard, driver: str = DRIVER, **end: Any) -> Document:
@@ -338,11 +348,16 @@ class Golden:
     """Minor numbers of /dev/nvidia*, or how many; by default one for each card that NVIDIA's driver holds."""
     command_line: str = "BOOT_IMAGE=/vmlinuz root=/dev/sda2 ro"
     efi: bool = True
+    secure_boot: bool = False
     log: tuple[str, ...] | None = ()
     """Lines after the first of this boot; None: not readable."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further files, or others in place of those made here; None takes a file away."""
     root: bool = True
+    environment: Mapping[str, str] | None = None
+    """Variables of the process; None: not recorded."""
+    python_packages: Mapping[str, str] | None = None
+    """What lies in the folder of packages (``tensorflow-2.15.0.dist-info``); None: no Python was looked at."""
 
     def all_functions(self) -> list[Function]:
         return [member for function in self.functions for member in function.flat()]
@@ -351,7 +366,7 @@ class Golden:
         """The ``gpucheck/capture/1`` document."""
         files: Document = {}
         links: dict[str, str] = {}
-        folders: list[str] = ["/sys/bus/pci/devices", "/dev"]
+        folders: list[str] = ["/sys/bus/pci/devices", "/dev", "/run", "/etc/modprobe.d"]
         for function in self.functions:
             root = f"/sys/devices/pci{function.address[:-5]}"
             files |= function.files(root)
@@ -361,13 +376,21 @@ class Golden:
             files["/sys/class/dmi/id/sys_vendor"] = f"{self.board.vendor}\n"
         files |= self.kernel()
         files |= self.driver()
+        if self.python_packages is not None:
+            folders.append(PACKAGES)
+            files["/etc/ld.so.cache"] = ""
+            files |= {f"{PACKAGES}/{name}": text for name, text in self.python_packages.items()}
         if self.efi:
-            folders.append("/sys/firmware/efi")
+            files[SECURE_BOOT] = packed(bytes((6, 0, 0, 0, self.secure_boot)))
         files = {path: content for path, content in {**files, **self.more}.items() if content is not None}
         document: Document = {"schema": "gpucheck/capture/1", "files": dict(sorted(files.items()))}
         document |= {"links": dict(sorted(links.items())), "folders": sorted(folders), "commands": {}}
         if self.nvml is not None:
             document["nvml"] = self.nvml
+        if self.environment is not None:
+            document["environment"] = dict(self.environment)
+        if self.python_packages is not None:
+            document["python"] = {"version": "3.11.7", "folders": [PACKAGES]}
         return document | {"root": self.root}
 
     def kernel(self) -> Document:
@@ -408,6 +431,33 @@ class Golden:
         for minor in range(minors) if isinstance(minors, int) else minors:
             files[f"/dev/nvidia{minor}"] = ""
         return files
+
+
+def crowded(functions: int) -> Golden:
+    """A machine with 16 P40s behind eight switches, and so many functions in all: the rest are shares of network
+    cards, 31 to a port. For measuring; at most some 7000 functions."""
+    cards = [p40(f"0000:{2 + 3 * (n // 2):02x}:{n % 2:02x}.0", n, node=n // 8) for n in range(16)]
+    seats = [
+        port(
+            f"0000:00:{1 + n:02x}.0",
+            Function(
+                f"0000:{1 + 3 * n:02x}:00.0", "10b5:8747", 0x060400, width=16, max_width=16, node=n // 4,
+                below=tuple(cards[2 * n : 2 * n + 2]),
+            ),
+            node=n // 4,
+        )
+        for n in range(8)
+    ]  # fmt: skip
+    left = functions - sum(1 for seat in seats for _ in seat.flat())
+    ports = []
+    for bus in range(left // 32 + 1):
+        count = min(31, left - 32 * bus - 1)
+        shares = (f"0001:{1 + bus:02x}:{n // 8:02x}.{n % 8}" for n in range(max(count, 0)))
+        below = tuple(Function(address, "15b3:101e", 0x020000, driver="mlx5_core") for address in shares)
+        if below:
+            ports.append(port(f"0001:00:{bus % 32:02x}.{bus // 32}", *below))
+    listed = (NvmlCard(card.address, uuid=n) for n, card in enumerate(cards))
+    return Golden(functions=(*seats, *ports), nvml=nvml(*listed))
 
 
 def packed(data: bytes) -> dict[str, str]:

@@ -320,6 +320,22 @@ def r730_no_driver() -> Golden:
 
 
 @machine
+def r730_module_of_another_kernel() -> Golden:
+    other = "6.8.0-45-generic"
+    more = {
+        f"/lib/modules/{other}/modules.dep": "kernel/fs/xfs/xfs.ko:\nupdates/dkms/nvidia.ko.zst:\n",
+        f"/lib/modules/{other}/updates/dkms/nvidia.ko.zst": "",
+        "/lib/modules/5.15.0-91-generic/modules.dep": "kernel/fs/xfs/xfs.ko:\n",
+        "/etc/modprobe.d/cards.conf": "# written by hand\nblacklist nouveau\noptions snd_hda_intel power_save=0\n",
+        "/run/nvidia-fabricmanager/nv-fabricmanager.pid": "4120\n",
+        "/proc/4120/comm": "nv-fabricmanage\n",
+    }
+    cards = p40(SLOT_6, 0, driver=None), p40(SLOT_4, 1, node=1, driver=None)
+    known = {**NO_NVIDIA, "library": "570.158.01", "nvml": nvml_fails(9)}
+    return r730(*cards, **known, more=more, secure_boot=True)
+
+
+@machine
 def r730_library_mismatch() -> Golden:
     log = (
         "NVRM: API mismatch: the client has the version 570.169, but",

@@ -32,6 +32,9 @@ WHOLE: dict[str, Content] = {
     "/dev/nvidiactl": "",
     "/dev/nvidia-uvm": "",
     "/sys/firmware/efi/systab": "",
+    driver.SECURE_BOOT: b"\6\0\0\0\1",
+    "/etc/modprobe.d/blacklist.conf": "# cards\nblacklist nouveau\noptions nouveau modeset=0\nblacklist nvidiafb\n",
+    "/run/lock/x": "",
 }
 
 
@@ -55,6 +58,9 @@ def test_a_whole_machine(tmp_path: Path) -> None:
         kernel_release=RELEASE,
         kernel_command_line="BOOT_IMAGE=/vmlinuz ro quiet",
         efi_boot=True,
+        secure_boot=True,
+        blacklisted_modules=("nouveau",),
+        fabric_manager_running=False,
     )
 
 
@@ -62,7 +68,7 @@ def test_nothing_that_can_be_read_is_all_gaps(tmp_path: Path) -> None:
     parts = driver.read(tree(tmp_path, {}))
     assert parts.driver == Driver()
     assert {gap.fact for gap in parts.gaps} == {
-        f"driver.{fact}" for fact in Driver.model_fields if fact != "nvidia_flavour"
+        f"driver.{fact}" for fact in Driver.model_fields if fact not in ("nvidia_flavour", "module_kernels")
     }
     assert all(gap.how for gap in parts.gaps)
 
@@ -149,6 +155,22 @@ def test_installed_for_another_kernel_only(tmp_path: Path) -> None:
         },
     )
     assert found.nvidia_module_installed is False
+    assert found.module_kernels == ("5.4.0-1-generic",)
+
+
+def test_other_kernels_are_looked_at_only_where_the_running_one_lacks_the_module(tmp_path: Path) -> None:
+    found = read(tmp_path, {"/lib/modules/5.4.0-1-generic/updates/dkms/nvidia.ko": ""})
+    assert (found.nvidia_module_installed, found.module_kernels) == (True, None)
+
+
+def test_no_other_kernel_has_it_either(tmp_path: Path) -> None:
+    files = {f"/lib/modules/{RELEASE}/modules.dep": "\n", "/lib/modules/5.4.0-1-generic/modules.dep": "\n"}
+    assert read(tmp_path, files).module_kernels == ()
+
+
+def test_what_akmods_built(tmp_path: Path) -> None:
+    files = {f"/lib/modules/{RELEASE}/modules.dep": "\n", f"/lib/modules/{RELEASE}/extra/nvidia/nvidia.ko.xz": ""}
+    assert read(tmp_path, files).nvidia_module_installed is True
 
 
 def test_built_by_dkms_but_not_in_the_list_yet(tmp_path: Path) -> None:
@@ -181,6 +203,46 @@ def test_no_device_files(tmp_path: Path) -> None:
 
 def test_legacy_boot(tmp_path: Path) -> None:
     assert read(tmp_path, {"/sys/firmware/acpi/x": ""}, ("/sys/firmware",)).efi_boot is False
+
+
+@pytest.mark.parametrize(
+    ("content", "on"),
+    [(b"\6\0\0\0\0", False), (b"\6\0\0\0\1", True), (b"\1", None), (b"\6\0\0\0\7", None), (b"", None)],
+)
+def test_secure_boot(tmp_path: Path, content: bytes, on: bool | None) -> None:
+    assert read(tmp_path, {driver.SECURE_BOOT: content}).secure_boot is on
+
+
+def test_legacy_boot_has_no_secure_boot(tmp_path: Path) -> None:
+    assert read(tmp_path, {"/sys/firmware/acpi/x": ""}, ("/sys/firmware",)).secure_boot is False
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("blacklist nvidia\n", {"nvidia"}),
+        ("  blacklist  nouveau  \nblacklist nvidia-drm\n", {"nouveau"}),
+        ("install nvidia /bin/false\n", {"nvidia"}),
+        ("# blacklist nvidia\noptions nvidia NVreg_X=1\nblacklist nvidiafb\nalias nouveau off\n", set()),
+    ],
+)
+def test_blacklist(text: str, found: set[str]) -> None:
+    assert driver.parse_blacklist(text) == found
+
+
+@pytest.mark.parametrize(
+    ("files", "running"),
+    [
+        ({driver.FABRIC_PIDS[0]: "4120\n", "/proc/4120/comm": "nv-fabricmanage\n"}, True),
+        ({driver.FABRIC_PIDS[1]: "4120\n", "/proc/4120/comm": "nv-fabricmanage\n"}, True),
+        ({driver.FABRIC_PIDS[0]: "4120\n", "/proc/4120/comm": "bash\n"}, False),
+        ({driver.FABRIC_PIDS[0]: "4120\n"}, False),
+        ({driver.FABRIC_PIDS[0]: "../x\n"}, False),
+        ({"/.dockerenv": ""}, None),
+    ],
+)
+def test_fabric_manager(tmp_path: Path, files: dict[str, Content], running: bool | None) -> None:
+    assert read(tmp_path, files).fabric_manager_running is running
 
 
 def test_this_machine() -> None:

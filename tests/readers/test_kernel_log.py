@@ -323,3 +323,38 @@ def test_real_logs(shared_machines: Path) -> None:
     assert sum("Xid (PCI:0000:a1:00): 79" in line for line in lines["nvrm_xid79_fallen-off.log"]) == 1
     assert len(lines["gpud_dmesg-xid-119.log"]) == len(logs["gpud_dmesg-xid-119.log"].splitlines())
     assert kernel_log.parse(logs["rhcip_dmesg.txt"], "file").complete
+
+
+LEGACY = (
+    "NVRM: The NVIDIA GeForce GT 1030 GPU installed in this system is",
+    "NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please",
+    "NVRM:  visit http://www.nvidia.com/object/unix.html for more",
+    "NVRM:  information.  The 610.43.02 NVIDIA driver will ignore",
+    "NVRM:  this GPU.  Continuing probe...",
+    "NVRM: No NVIDIA GPU found.",
+)
+
+
+def test_a_product_that_a_legacy_driver_drives_is_one_message() -> None:
+    stamped = "".join(f"[    5.100000] {line}\n" for line in LEGACY)
+    first, second = kernel_log.parse(stamped, "dmesg").lines
+    assert "supported through the NVIDIA 580.xx Legacy drivers" in first
+    assert first.endswith("The 610.43.02 NVIDIA driver will ignore this GPU. Continuing probe...")
+    assert second == LEGACY[-1]
+
+
+def test_faults_of_earlier_boots_are_kept_apart() -> None:
+    xid = "NVRM: Xid (PCI:0000:04:00): 62, x"
+    lines = (
+        "Nov 10 10:00:00 host kernel: Linux version 6.8.0",
+        f"Nov 10 10:00:01 host kernel: {xid}",
+        f"Nov 10 10:00:02 host kernel: {xid}",
+        "Nov 10 10:00:03 host kernel: NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
+        "-- Boot 0123456789abcdef0123456789abcdef --",
+        "Nov 11 10:00:01 host kernel: NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x62:0x65:1792)",
+        "Nov 12 10:00:00 host kernel: Linux version 6.8.0",
+        "Nov 12 10:00:01 host kernel: NVRM: Xid (PCI:0000:04:00): 13, y",
+    )
+    log = kernel_log.parse("\n".join(lines), "journal")
+    assert log.earlier == (xid, "NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x62:0x65:1792)")
+    assert log.lines == ("Linux version 6.8.0", "NVRM: Xid (PCI:0000:04:00): 13, y")

@@ -102,8 +102,24 @@ def test_two_healthy_cards(use: Use) -> None:
         "power_max_limit_watts": 366.0,
         "performance_state": 8,
         "utilization_percent": 0,
+        "sm_clock_mhz": 210,
+        "sm_max_clock_mhz": 2100,
+        "clock_reasons": ("idle",),
         "ecc_enabled": None,
+        "ecc_volatile_corrected": None,
+        "ecc_volatile_uncorrected": None,
+        "ecc_aggregate_corrected": None,
+        "ecc_aggregate_uncorrected": None,
+        "retired_pages_single_bit": None,
+        "retired_pages_double_bit": None,
+        "retired_pages_pending": None,
+        "remapped_rows_corrected": None,
+        "remapped_rows_uncorrected": None,
+        "remapped_rows_pending": None,
+        "remapped_rows_failed": None,
         "mig_enabled": None,
+        "mig_devices": None,
+        "fabric_state": None,
         "persistence": False,
         "pcie_replays": 0,
         "processes": (),
@@ -112,6 +128,69 @@ def test_two_healthy_cards(use: Use) -> None:
     assert (second.name, second.ecc_enabled, second.mig_enabled) == ("Tesla P40", True, False)
     assert second.persistence is True
     assert second.processes == (4321, 4322)
+
+
+MEMORY = {
+    "ecc_volatile_corrected": 5,
+    "ecc_volatile_uncorrected": 1,
+    "ecc_aggregate_corrected": 70,
+    "ecc_aggregate_uncorrected": 2,
+    "retired_pages_single_bit": 3,
+    "retired_pages_double_bit": 0,
+    "retired_pages_pending": 1,
+    "remapped_rows_corrected": 4,
+    "remapped_rows_uncorrected": 6,
+    "remapped_rows_pending": 0,
+    "remapped_rows_failed": 1,
+}
+
+
+def test_memory_health(use: Use) -> None:
+    use(script(device(0, ecc=1, **MEMORY)))
+    _, (gpu,) = asked()
+    assert gpu.model_dump(include=set(MEMORY)) == MEMORY
+
+
+@pytest.mark.parametrize("older", [{}, {"nvmlDeviceGetCurrentClocksEventReasons": 13}])
+def test_why_clocks_are_low(use: Use, older: dict[str, int]) -> None:
+    use(script(device(0, throttle_reasons=0x88), device(1, throttle_reasons=0x264), device(2), calls=older))
+    parts = ask()
+    _, gpus = started(parts)
+    assert [gpu.clock_reasons for gpu in gpus] == [
+        ("hw-slowdown", "hw-power-brake"),
+        ("sw-power-cap", "sw-thermal", "hw-thermal", "0x200"),
+        ("idle",),
+    ]
+    assert not [gap for gap in parts.gaps if "clock_reasons" in gap.how]
+
+
+def test_mig_devices_are_counted_where_mig_is_on(use: Use) -> None:
+    use(script(device(0, mig=1, mig_devices=3), device(1, mig=1, mig_devices=0), device(2, mig=0), device(3)))
+    _, gpus = asked()
+    assert [(gpu.mig_enabled, gpu.mig_devices) for gpu in gpus] == [(True, 3), (True, 0), (False, None), (None, None)]
+
+
+def test_a_mig_device_that_does_not_answer_leaves_their_number_open(use: Use) -> None:
+    use(script(device(0, mig=1, mig_devices=3, calls={"nvmlDeviceGetMigDeviceHandleByIndex": [0, 4]})))
+    parts = ask()
+    _, (gpu,) = started(parts)
+    assert (gpu.mig_enabled, gpu.mig_devices) == (True, None)
+    assert [gap.reason for gap in parts.gaps if "mig_devices" in gap.how] == ["needs-root"]
+
+
+@pytest.mark.parametrize("code", [0, 13, 25])
+def test_the_state_of_the_fabric_by_either_name(use: Use, code: int) -> None:
+    states = (0, 1, 2, 3, 9)
+    use(script(*(device(n, fabric_state=s) for n, s in enumerate(states)), calls={"nvmlDeviceGetGpuFabricInfoV": code}))
+    _, gpus = asked()
+    assert [gpu.fabric_state for gpu in gpus] == ["not-supported", "not-started", "in-progress", "completed", None]
+
+
+def test_pairs_are_asked_among_a_few_cards_only(use: Use) -> None:
+    for count, pairs in ((8, 56), (9, 0)):
+        use(script(*map(device, range(count))))
+        calls = [call["call"] for call in nvml.start_child(LONG)()["calls"]]
+        assert calls.count("nvmlDeviceGetP2PStatus") == pairs
 
 
 def test_no_card_is_an_empty_list(use: Use) -> None:
@@ -128,10 +207,14 @@ def test_an_8_digit_domain(use: Use) -> None:
 
 def test_hostile_names(use: Use) -> None:
     use(script(device(0, name="\x1b[31mTesla\x07\u202e P40"), device(1, name="P4\udcff\udcfe\n0", vbios=" ")))
-    _, (first, second) = asked()
+    parts = ask()
+    _, (first, second) = started(parts)
     assert first.name == "Tesla P40"
-    assert second.name == "P4\ufffd\ufffd 0"
+    assert second.name is None
     assert second.vbios is None
+    told = [gap.how for gap in parts.gaps if "no text" in gap.how]
+    assert len(told) == 1
+    assert told[0].startswith("Not read: name. ")
 
 
 def test_a_performance_state_that_nvml_does_not_know(use: Use) -> None:
@@ -561,10 +644,11 @@ def test_pynvml_knows_what_is_asked() -> None:
 
 
 def test_every_fact_is_asked_for(use: Use) -> None:
-    use(script(device(0)))
+    older = {"nvmlDeviceGetCurrentClocksEventReasons": 13, "nvmlDeviceGetGpuFabricInfoV": 13}
+    use(script(device(0, mig=1, mig_devices=1), calls=older))
     calls = nvml.start_child(LONG)()["calls"]
     names = {re.sub(r"_v\d$", "", call["call"]) for call in calls}
-    assert set(nvml._FACTS) <= names
+    assert {*nvml._FACTS, *nvml._SYSTEM_FACTS} <= names
 
 
 def test_pynvml_stays_out_of_this_process() -> None:

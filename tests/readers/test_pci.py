@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from machines import registers
 from support import Content, pci_device, tree, unpacked
 
 from gpucheck.displays import gpu_functions, kind_of_display
-from gpucheck.facts import Bar, Link
+from gpucheck.facts import Bar, DriverReport, ErrorCounts, Link, Parts, PciFunction
 from gpucheck.host import LiveHost
 from gpucheck.readers import pci
 
@@ -210,6 +211,18 @@ def test_a_driver_link_that_leads_nowhere_is_no_missing_driver(tmp_path: Path) -
     assert [gap.fact for gap in parts.gaps] == ["gpus.0000:04:00.0.driver"]
 
 
+@pytest.mark.parametrize("has_drivers", [True, False])
+def test_a_dump_without_any_driver_says_nothing_of_them(tmp_path: Path, has_drivers: bool) -> None:
+    host = machine(tmp_path, vendor="0x10de", device="0x1b38")
+    folder = tmp_path / "sys/devices" / P40
+    (folder / "uevent").unlink()
+    (folder / "class").write_text("0x030200")
+    if has_drivers:
+        (tmp_path / "sys/bus/pci/drivers").mkdir(parents=True)
+    card = by_address(pci.read(host))["0000:04:00.0"]
+    assert (card.driver, card.driver_read) == (None, has_drivers)
+
+
 def test_unbound_card(tmp_path: Path) -> None:
     host = tree(tmp_path, pci_device(P40, "10de:1b38", 0x030200))
     (card,) = pci.read(host).pci or ()
@@ -228,6 +241,7 @@ def test_dead_configuration_space(tmp_path: Path) -> None:
     [
         ("config", b"\xff" * 8, "config_dead", "unreadable"),
         ("config", None, "config_dead", "file-absent"),
+        ("config", b"\xde\x11" + bytes(62), "config_dead", "contradiction"),  # another vendor than the kernel says
         ("resource", "not numbers\n", "bars", "unreadable"),
         ("resource", None, "bars", "file-absent"),
         ("numa_node", "-1\n", "numa_node", "not-supported"),
@@ -329,3 +343,117 @@ def test_real_trees(
     assert [one.pci_id for one in found if kind_of_display(one, found) == "bmc"] == bmc
     addresses = {one.address for one in found}
     assert all(one.parent is None or one.parent in addresses for one in found)
+
+
+# --- links, sleep and other makers' drivers ------------------------------------------------------
+
+
+def by_address(parts: Parts) -> dict[str, PciFunction]:
+    return {function.address: function for function in parts.pci or ()}
+
+
+def aer(correctable: int, nonfatal: int = 0, fatal: int = 0) -> dict[str, Content]:
+    return {
+        "aer_dev_correctable": f"RxErr 0\nBadTLP {correctable}\nTOTAL_ERR_COR {correctable}\n",
+        "aer_dev_nonfatal": f"Undefined 0\nTOTAL_ERR_NONFATAL {nonfatal}\n",
+        "aer_dev_fatal": f"Undefined 0\nTOTAL_ERR_FATAL {fatal}\n",
+    }
+
+
+def test_errors_and_access_control_above_a_card_and_nowhere_else(tmp_path: Path) -> None:
+    attributes: dict[str, Content] = {**aer(3), "config": registers.bridge(link=True, presence=True, acs=4)}
+    host = tree(
+        tmp_path,
+        pci_device("pci0000:00/0000:00:02.0", "8086:6f04", 0x060400, attributes=attributes)
+        | pci_device(P40, "10de:1b38", 0x030200, driver="nvidia", attributes=P40_FILES | aer(12, 1, 2))
+        | pci_device("pci0000:00/0000:00:03.0", "8086:6f08", 0x060400, attributes=attributes),
+    )
+    found = by_address(pci.read(host))
+    assert found["0000:04:00.0"].errors == ErrorCounts(correctable=12, nonfatal=1, fatal=2)
+    above, other = found["0000:00:02.0"], found["0000:00:03.0"]
+    assert above.errors == ErrorCounts(correctable=3, nonfatal=0, fatal=0)
+    assert above.acs == ("ReqRedir",)
+    assert (other.errors, other.acs) == (None, None)
+    assert above.port == other.port is not None
+
+
+def test_without_root_bridges_tell_nothing(tmp_path: Path) -> None:
+    host = machine(tmp_path)
+    (tmp_path / "sys/devices/pci0000:00/0000:00:02.0/config").write_bytes(registers.bridge(size=64))
+    bridge = by_address(pci.read(host))["0000:00:02.0"]
+    assert (bridge.port, bridge.acs, bridge.errors) == (None, None, None)
+
+
+def test_a_sleeping_card_is_not_a_dead_one(tmp_path: Path) -> None:
+    dead = b"\xff" * 64
+    parts = pci.read(machine(tmp_path / "asleep", config=dead, power_state="D3cold\n"))
+    card = by_address(parts)["0000:04:00.0"]
+    assert (card.config_dead, card.power_state) == (None, "D3cold")
+    assert ("gpus.0000:04:00.0.config_dead", "not-supported") in [(gap.fact, gap.reason) for gap in parts.gaps]
+    card = by_address(pci.read(machine(tmp_path / "lost", config=dead, power_state="D0\n")))["0000:04:00.0"]
+    assert card.config_dead is True
+    card = by_address(pci.read(machine(tmp_path / "awake", power_state="D3cold\n")))["0000:04:00.0"]
+    assert card.config_dead is False
+
+
+def test_type_of_the_iommu_domain(tmp_path: Path) -> None:
+    host = machine(tmp_path)
+    assert by_address(pci.read(host))["0000:04:00.0"].iommu_domain is None
+    (tmp_path / "sys/kernel/iommu_groups/31/type").write_text("DMA-FQ\n")
+    assert by_address(pci.read(host))["0000:04:00.0"].iommu_domain == "DMA-FQ"
+
+
+AMD: dict[str, Content] = {
+    "product_name": "AMD INSTINCT MI210\n",
+    "serial_number": "PCB12345678\n",
+    "unique_id": "deadbeef01234567\n",
+    "mem_info_vram_total": "68702699520\n",
+    "mem_info_vram_used": "11186176\n",
+    "gpu_busy_percent": "7\n",
+    "hwmon/hwmon3/power1_cap": "300000000\n",
+}
+
+
+def card_of(root: Path, driver: str | None, attributes: dict[str, Content]) -> PciFunction:
+    place = "pci0000:00/0000:00:02.0/0000:04:00.0"
+    made = pci_device(place, "1002:740f", 0x038000, driver=driver, attributes=attributes)
+    return by_address(pci.read(tree(root, made)))["0000:04:00.0"]
+
+
+def test_what_amds_driver_tells(tmp_path: Path) -> None:
+    card = card_of(tmp_path, "amdgpu", AMD)
+    assert card.report == DriverReport(
+        product_name="AMD INSTINCT MI210",
+        vram_bytes=68702699520,
+        vram_used_bytes=11186176,
+        busy_percent=7,
+        power_cap_watts=300.0,
+    )
+    assert "PCB12345678" not in card.model_dump_json()
+
+
+def test_what_intels_driver_tells(tmp_path: Path) -> None:
+    made: dict[str, Content] = {"tile0/gt0/id": "", "tile1/gt1/id": "", "hwmon/hwmon2/power1_max": "275000000\n"}
+    assert card_of(tmp_path, "xe", made).report == DriverReport(tiles=2, power_cap_watts=275.0)
+
+
+@pytest.mark.parametrize("driver", [None, "vfio-pci"])
+def test_no_driver_no_report(tmp_path: Path, driver: str | None) -> None:
+    assert card_of(tmp_path, driver, AMD).report is None
+
+
+def test_windows_of_a_bridge_are_its_last_lines() -> None:
+    closed = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+    io = "0x0000000000004000 0x0000000000004fff 0x0000000000000101\n"
+    low = "0x0000000076000000 0x00000000821fffff 0x0000000000000200\n"
+    high = "0x0000006000000000 0x000000601bffffff 0x0000000000102201\n"
+    unset = "0x0000000000000000 0x00000000001fffff 0x0000000020102201\n"
+    for without_iov in (closed * 7, closed * 13):
+        windows = pci.parse_windows(without_iov + io + low + high + closed)
+        assert [(w.start, w.bytes >> 20, w.prefetchable) for w in windows] == [
+            (0x7600_0000, 194, False),
+            (0x60_0000_0000, 448, True),
+        ]
+    assert pci.parse_windows(closed * 13 + io + low.replace("76000000", "00000000") + unset) == ()
+    with pytest.raises(ValueError):
+        pci.parse_windows(closed * 13 + "not three numbers\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.facts import Psu
+from gpucheck.facts import Power, Psu
 from gpucheck.host import Completed, LiveHost
 from gpucheck.readers import psu
 
@@ -109,6 +109,79 @@ def test_a_bmc_that_gives_nothing_is_a_gap(tmp_path: Path, answer: Completed | O
     parts = psu.read(Answering(tmp_path, answer), ask_ipmi=True)
     assert parts.psus is None
     assert [(gap.fact, gap.reason) for gap in parts.gaps] == [("psus", reason)]
+
+
+@pytest.mark.parametrize(
+    ("line", "redundancy"),
+    [
+        ("PS Redundancy    | 77h | ok  |  7.1 | Fully Redundant", "full"),
+        ("PS Redundancy    | 77h | ok  |  7.1 | Redundancy Lost", "lost"),
+        ("Pwr Unit Redund  | 02h | ok  | 21.1 | Redundancy Degraded", "lost"),
+        ("Power Supplies   | 05h | ok  | 10.3 | Redundancy Lost", "lost"),
+        ("Pwr Unit Redund  | 02h | ok  | 21.1 | Non-Redundant: Sufficient from Redundant", "lost"),
+        ("PS Redundancy    | 77h | ns  |  7.1 | Disabled", None),
+        ("PS Redundancy    | Not Readable      | ns", None),
+        ("Power Supplies   | 0x00              | ok", None),
+        ("Fan Redundancy   | 75h | ok  |  7.1 | Redundancy Lost", None),
+        ("Fans             | 06h | ok  |  7.1 | Fully Redundant", None),
+    ],
+)
+def test_redundancy(line: str, redundancy: str | None) -> None:
+    power = psu.from_ipmi_sdr(line).power
+    assert (power.redundancy if power is not None else None) == redundancy
+
+
+def test_what_the_power_of_a_unit_cannot_say() -> None:
+    text = "Status | 85h | ok | 10.1 | Presence detected, Power Supply AC lost, Failure detected\n"
+    assert psu.from_ipmi_sdr(text).psus == (Psu(location="Power Supply 1", present=True, plugged=False),)
+    assert psu.from_ipmi_sdr("Current 1 | 6Ah | ok | 10.1 | 0.40 Amps\n").psus == (Psu(location="Power Supply 1"),)
+    assert psu.from_ipmi_dcmi("    Instantaneous power reading:      0 Watts\n") is None
+
+
+class Answers(LiveHost):
+    """A folder that answers each program in its own way."""
+
+    def __init__(self, root: Path, answers: dict[tuple[str, ...], Completed | OSError]) -> None:
+        super().__init__(root)
+        self.answers = answers
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, argv: Sequence[str], timeout: float) -> Completed:
+        self.asked.append(tuple(argv))
+        answer = self.answers.get(tuple(argv), FileNotFoundError(2, "none"))
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+def test_state_is_read_as_far_as_the_bmc_tells(tmp_path: Path) -> None:
+    draw = Completed(0, "    Instantaneous power reading:   126 Watts\n", "")
+    host = Answers(tmp_path, {psu.DRAW: draw, psu.SENSORS: Completed(1, "PS1 | 01h | ok | 10.1 | x\n", "fault")})
+    state = psu.read_state(host)
+    assert (state.psus, state.power, state.bmc_events) == (None, Power(drawn_watts=126), None)
+    assert psu.read_state(Answers(tmp_path, {psu.EVENTS: Completed(0, "SEL has no entries\n", "")})).bmc_events == ()
+
+
+def test_a_bmc_that_hangs_is_not_asked_again(tmp_path: Path) -> None:
+    host = Answers(tmp_path, {psu.SENSORS: TimeoutError("slow")})
+    assert psu.read_state(host).power is None
+    assert host.asked == [psu.SENSORS]
+
+
+def test_nothing_but_reading_is_asked() -> None:
+    assert {command[1:3] for command in (psu.FRU, psu.SENSORS, psu.DRAW, psu.EVENTS)} == {
+        ("fru",),
+        ("sdr", "elist"),
+        ("dcmi", "power"),
+        ("sel", "elist"),
+    }
+
+
+def test_the_newest_events_are_kept() -> None:
+    lines = [f"{n:4x} | 11/03/2026 | 10:11:12 | Power Unit | Redundancy Lost | Asserted" for n in range(999)]
+    events = psu.from_ipmi_sel("\n".join(lines))
+    assert len(events) == psu.MOST_EVENTS
+    assert events[-1].startswith("3e6 |")
 
 
 @pytest.mark.parametrize(

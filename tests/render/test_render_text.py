@@ -92,11 +92,14 @@ def test_gaps_that_one_step_fills_are_one_line() -> None:
     gaps += [Gap(fact=f"gpus.0000:0{n}:00.0.link", reason="file-absent", how=f"card {n}") for n in (4, 5)]
     gaps += [Gap(fact="gpus.0000:04:00.0.bars", reason="unreadable", how="card 4")]
     gaps += [Gap(fact="psus", reason="not-requested", how="ipmitool fru")]
+    gaps += [Gap(fact=fact, reason="not-requested", how="--bmc") for fact in ("power", "firmware_settings")]
+    gaps += [Gap(fact="power", reason="not-supported", how="The BMC does not tell it.")]
     assert [(facts, gap.how) for facts, gap in grouped(gaps)] == [
         ("slots, psus", how),
         ("link of 2 cards", "card 4"),
         ("gpus.0000:04:00.0.bars", "card 4"),
         ("psus", "ipmitool fru"),
+        ("power", "The BMC does not tell it."),
     ]
 
 

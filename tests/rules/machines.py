@@ -10,6 +10,8 @@ from gpucheck.facts import (
     Cpu,
     CpuSocket,
     Driver,
+    Environment,
+    ErrorCounts,
     Expected,
     Gpu,
     KernelLog,
@@ -19,6 +21,7 @@ from gpucheck.facts import (
     NvmlGpu,
     PciFunction,
     Psu,
+    Software,
 )
 from gpucheck.findings import Finding, Unchecked
 from gpucheck.rules import View, judge
@@ -35,7 +38,7 @@ X16 = Link(width=16, max_width=16, speed_gts=8.0, max_speed_gts=8.0)
 
 def gpu(address: str = "0000:04:00.0", **known: Any) -> Gpu:
     """A healthy NVIDIA card on PCI, bound to its driver and listed by NVML; ``nvml=None`` unlists it."""
-    listed = NvmlGpu(index=0, address=address) if known.get("vendor", "nvidia") == "nvidia" else None
+    listed = seen(address) if known.get("vendor", "nvidia") == "nvidia" else None
     healthy: dict[str, Any] = {
         "vendor": "nvidia",
         "name": "Tesla P40",
@@ -45,10 +48,30 @@ def gpu(address: str = "0000:04:00.0", **known: Any) -> Gpu:
         "port_link": X16,
         "bars": (bar(0, 16 * MIB), bar(1, 32 * GIB), bar(3, 32 * MIB)),
         "config_dead": False,
+        "errors": ErrorCounts(correctable=0, nonfatal=0, fatal=0),
         "on_pci": True,
         "nvml": listed,
     }
     return Gpu(address=address, **{**healthy, **known})
+
+
+def seen(address: str | None = "0000:04:00.0", **known: Any) -> NvmlGpu:
+    """What NVML says of a healthy idle card that counts its memory's errors."""
+    healthy: dict[str, Any] = {
+        "index": 0,
+        "utilization_percent": 0,
+        "sm_clock_mhz": 544,
+        "sm_max_clock_mhz": 1531,
+        "clock_reasons": ("idle",),
+        "ecc_enabled": True,
+        "ecc_volatile_uncorrected": 0,
+        "ecc_aggregate_uncorrected": 0,
+        "retired_pages_single_bit": 0,
+        "retired_pages_double_bit": 0,
+        "retired_pages_pending": False,
+        "mig_enabled": False,
+    }
+    return NvmlGpu(address=address, **{**healthy, **known})
 
 
 def blind(address: str = "0000:04:00.0", **known: Any) -> Gpu:
@@ -117,6 +140,8 @@ def machine(*gpus: Gpu, **known: Any) -> Machine:
         "nvml": Nvml(status="ok", gpus=listed),
         "kernel_log": log(),
         "cpu": Cpu(physical_address_bits=46),
+        "environment": Environment(variables={}),
+        "software": Software(packages=(), libraries=()),
         "cpu_sockets": sockets(True, True),
         "psus": (Psu(location="PSU1", present=True, plugged=True), Psu(location="PSU2", present=True, plugged=True)),
     }

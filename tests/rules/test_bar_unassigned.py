@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.catalog import load
 from gpucheck.entries import FirmwareSetting, Form, Server, SlotRow, Sockets, Source
 from gpucheck.facts import Cpu, KernelLog, Machine
 from gpucheck.readers.kernel_log import parse
@@ -14,6 +15,7 @@ from rules.machines import (
     bar,
     blind,
     bridge,
+    driver,
     found,
     function,
     gpu,
@@ -250,16 +252,81 @@ def test_window_above_4_gib_tells_size_from_switch() -> None:
     assert truncated.next_test == unknown.next_test
 
 
-def test_processor_with_36_bits_cannot_hold_32_gib() -> None:
-    made = machine(blind(bars=UNASSIGNED), cpu=Cpu(physical_address_bits=36))
-    assert "36 bits" in only("bar-unassigned", made).remedy[0]
-    made = machine(blind(bars=UNASSIGNED), cpu=Cpu(physical_address_bits=46))
-    assert "bits" not in only("bar-unassigned", made).remedy[0]
+def test_names_the_window_that_is_missing_or_too_small() -> None:
+    off = only("bar-unassigned", machine(blind(bars=UNASSIGNED), kernel_log=log(LOW)))
+    assert "no memory window above 4 GiB" in off.message
+    assert off.evidence[1].text == LOW
+    assert not any("realloc" in test.do for test in off.next_test)
+    two = (gpu("0000:05:00.0"), blind(bars=UNASSIGNED))
+    short = only("bar-unassigned", machine(*two, kernel_log=log(LOW, HIGH)))
+    assert "need 64 GiB above 4 GiB, and the window there holds 32 GiB" in short.message
+    assert not any("realloc" in step for step in short.remedy)
 
 
-def test_virtual_machine_gets_the_hypervisors_remedy() -> None:
-    made = machine(blind(bars=UNASSIGNED), cpu=Cpu(hypervisor="KVM"))
-    assert "UEFI firmware" in only("bar-unassigned", made).remedy[0]
+def test_window_of_another_root_bus_is_no_witness() -> None:
+    tree = (bridge("0000:00:02.0"), function("0000:04:00.0", "10de:1b38", 0x030200, parent="0000:00:02.0"))
+    elsewhere = LOW.replace("0000:00", "0000:80")
+    made = machine(blind(bars=UNASSIGNED), pci=tree, kernel_log=log(elsewhere, HIGH))
+    assert "window" not in only("bar-unassigned", made).message
+    own = machine(blind(bars=UNASSIGNED), pci=tree, kernel_log=log(LOW, HIGH.replace("0000:00", "0000:80")))
+    assert "no memory window above 4 GiB" in only("bar-unassigned", own).message
+
+
+ROOMY = HIGH.replace("3807f", "380ff")
+
+
+def test_kernel_may_assign_anew_only_where_there_is_room() -> None:
+    made = machine(blind(bars=UNASSIGNED), kernel_log=log(LOW, ROOMY))
+    assert "pci=realloc" in only("bar-unassigned", made).remedy[0]
+    unknown = only("bar-unassigned", machine(blind(bars=UNASSIGNED), kernel_log=None))
+    assert "Boot once with pci=realloc" in unknown.next_test[1].do
+    again = machine(
+        blind(bars=UNASSIGNED), kernel_log=log(LOW, ROOMY), driver=driver(kernel_command_line="ro pci=nocrs,realloc")
+    )
+    finding = only("bar-unassigned", again)
+    assert not any("realloc" in step for step in finding.remedy)
+    assert "without pci=realloc" in finding.next_test[0].do
+
+
+def test_setting_that_the_bmc_tells() -> None:
+    off = machine(
+        blind(bars=UNASSIGNED), firmware_settings={"MmioAbove4Gb": "Disabled", "SriovGlobalEnable": "Disabled"}
+    )
+    finding = only("bar-unassigned", off)
+    assert "MmioAbove4Gb is switched off" in finding.message
+    assert finding.evidence[1].text == "MmioAbove4Gb=Disabled"
+    assert "Set MmioAbove4Gb to Enabled" in finding.remedy[1]
+    assert finding.next_test == ()
+    on = only("bar-unassigned", machine(blind(bars=UNASSIGNED), firmware_settings={"MmioAbove4Gb": "Enabled"}))
+    assert not any("Above 4G" in step for step in on.remedy)
+
+
+def test_size_that_only_the_catalog_knows() -> None:
+    wiped = blind(bars=(bar(0, 16 * MIB), bar(1, None, assigned=False)), catalog_gpu="nvidia-tesla-p40")
+    finding = only("bar-unassigned", machine(wiped), catalog=load())
+    assert "32 GiB" in finding.message
+    assert [e.source for e in finding.evidence] == ["PCI 0000:04:00.0", "catalog, nvidia-tesla-p40"]
+    # Where BAR0 takes two registers, the large one is the third; it is not counted twice.
+    third = blind(bars=(bar(0, 16 * MIB), bar(2, 32 * GIB, assigned=False)), catalog_gpu="nvidia-tesla-p40")
+    assert len(only("bar-unassigned", machine(third), catalog=load()).evidence) == 1
+
+
+def test_legacy_boot_leaves_no_room_for_the_card_that_is_missing() -> None:
+    legacy = {"driver": driver(efi_boot=False), "kernel_log": log(LOW)}
+    small = gpu(bars=(bar(0, 16 * MIB), bar(1, 256 * MIB)))
+    made = machine(small, **legacy)
+    assert names(made) == []
+    finding = only("bar-unassigned", made, expect=2)
+    assert (finding.severity, finding.confidence, finding.subject) == ("warning", "possible", "machine")
+    assert names(made, expect=2)[0] == "gpu-count-mismatch"
+    assert "bar-unassigned" not in names(machine(small, **{**legacy, "driver": driver(efi_boot=True)}), expect=2)
+    assert "bar-unassigned" not in names(machine(small, **legacy, cpu=Cpu(hypervisor="KVM")), expect=2)
+
+
+def test_a_cause_that_can_be_shown_stands_in_its_place() -> None:
+    made = machine(blind(bars=UNASSIGNED), cpu=Cpu(physical_address_bits=36), memory_bytes=64 * GIB)
+    assert names(made) == ["address-space-too-small"]
+    assert names(made, expect=1) == ["address-space-too-small"]
 
 
 def test_menu_names_of_the_model() -> None:

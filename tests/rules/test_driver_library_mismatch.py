@@ -51,6 +51,12 @@ def test_quiet_when_nvml_works() -> None:
     assert names(machine(gpu(), driver=driver(library_versions=("530.30.02",)))) == []
 
 
+def test_quiet_when_module_and_library_agree_by_now() -> None:
+    """The update was completed by loading the module that the log says was there, or its library came back."""
+    old = driver(nvidia_version="525.89.02", library_versions=("525.89.02",))
+    assert names(bound(nvml=None, driver=old, kernel_log=log(LINE))) == []
+
+
 @pytest.mark.parametrize(
     ("module", "library", "same"),
     [

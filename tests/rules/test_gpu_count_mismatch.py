@@ -104,6 +104,15 @@ def test_devices_of_nvml_without_an_address_cannot_be_called_missing() -> None:
     assert names(machine(blind(driver="nvidia"), nvml=nameless)) == []
 
 
+def test_an_excerpt_of_nvmls_list_is_compared_with_nothing() -> None:
+    cards = gpu(), gpu("0000:82:00.0", nvml=None)
+    listed = tuple(card.nvml for card in cards if card.nvml is not None)
+    for complete, found_names, lacked in ((True, ["gpu-count-mismatch"], ()), (False, [], ("nvml.complete",))):
+        made = machine(*cards, nvml=Nvml(status="ok", gpus=listed, complete=complete))
+        assert names(made) == found_names
+        assert missing("gpu-count-mismatch", made) == lacked
+
+
 def test_tensorflow_lists_fewer() -> None:
     made = machine(gpu(), gpu("0000:82:00.0"))
     assert names(made, counts={"tensorflow": 1}) == ["gpu-count-mismatch"]
@@ -128,4 +137,4 @@ def test_open_module_on_old_cards_explains_both() -> None:
         driver=driver(nvidia_flavour="open"),
         nvml=Nvml(status="ok", gpus=()),
     )
-    assert names(made, expect=2) == ["gpu-fell-off-bus", "gpu-fell-off-bus"]
+    assert names(made, expect=2) == ["open-module-unsupported", "open-module-unsupported"]

@@ -1,0 +1,182 @@
+"""The NVIDIA driver that is loaded does not drive this generation of cards.
+
+What it means
+Every driver branch ends the support of old generations, and none knows cards that came after it. The
+card is healthy; the driver is the wrong one for it.
+
+How we know
+The module names the card and the legacy branch that drives it, or calls it unsupported by this
+release; or the version that is loaded is newer than the last branch for this generation, and the card
+has no driver. A card whose equal twin works under the same driver is not judged here: then it is not
+the generation.
+
+Why it matters
+lspci shows the card and nvidia-smi does not. It happens to P40, P100, V100 and M40 when a
+distribution updates to 590 or later, and to the old one of two cards.
+
+What to do
+Install the branch that is named. One machine runs one driver: cards whose branches do not overlap
+(Kepler beside Ada; Pascal or Volta beside cards that only newer branches know) cannot work together.
+Hold the driver package, so that an update does not bring the new branch back.
+
+When it is wrong
+"Not supported by this release" also comes from a defective card. If an equal card works elsewhere
+under the same driver, distrust the message.
+
+Sources
+https://docs.nvidia.com/datacenter/tesla/drivers/cuda-toolkit-driver-and-architecture-matrix.html
+https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/
+https://github.com/NVIDIA/aicr/issues/1858 (the message from a defective card)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpucheck.facts import Gpu, Machine
+from gpucheck.findings import Confidence, Evidence, Finding, finding
+from gpucheck.rules import View
+from gpucheck.rules._generations import branch_of, last_branch
+from gpucheck.rules._shared import (
+    BELOW_THE_DRIVER,
+    addresses_in,
+    driver_evidence,
+    explained,
+    label,
+    log_evidence,
+    log_lines,
+    nvidia_on_pci,
+)
+from gpucheck.text import say
+
+NEEDS: tuple[str, ...] = ("gpus",)
+
+_LEGACY = r"supported through the NVIDIA (?:the NVIDIA )?(\d+)\.\S* Legacy drivers"
+_IGNORED = r"The (\d+\.[\d.]+) NVIDIA driver will ignore this GPU"
+_UNSUPPORTED = r"is not supported by the NVIDIA (\d+\.[\d.]+) driver release"
+
+
+def lacks(machine: Machine) -> Iterator[str]:
+    """The version, and what the module says; only where a card has no driver."""
+    if any(_refused(gpu) for gpu in nvidia_on_pci(machine)):
+        if machine.driver is None or (machine.driver.nvidia_version is None and machine.driver.loaded_modules is None):
+            yield "driver.nvidia_version"
+        if machine.kernel_log is None:
+            yield "kernel_log"
+
+
+def _refused(gpu: Gpu) -> bool:
+    """No driver holds it. A driver that does not know a card does not take it."""
+    return gpu.nvml is None and gpu.driver is None and gpu.driver_read
+
+
+def has_healthy_twin(machine: Machine, gpu: Gpu) -> bool:
+    """Whether an equal card works under the same driver."""
+    return gpu.pci_id is not None and any(
+        other.pci_id == gpu.pci_id and other.nvml is not None
+        for other in nvidia_on_pci(machine)
+        if other.address != gpu.address
+    )
+
+
+def check(machine: Machine, view: View) -> Iterator[Finding]:
+    """One finding per card."""
+    below = explained(view.found, machine, BELOW_THE_DRIVER)
+    for gpu in nvidia_on_pci(machine):
+        if _refused(gpu) and gpu.address not in below and not has_healthy_twin(machine, gpu):
+            yield from _of_card(machine, view, gpu)
+
+
+def _of_card(machine: Machine, view: View, gpu: Gpu) -> Iterator[Finding]:
+    legacy, line = _told_legacy(machine, view, gpu)
+    last = legacy if legacy is not None else last_branch(gpu, view)
+    version = _version(machine, line)
+    if legacy is not None or (version is not None and last is not None and (branch_of(version) or 0) > last):
+        confidence: Confidence = "certain" if legacy is not None or gpu.catalog_gpu is not None else "likely"
+        message = say(
+            "{card} has no driver: branch {last} is the last that drives it, and {version} is installed.",
+            card=label(gpu),
+            last=last,
+            version=version or say("a later one"),
+        )
+        remedy = (
+            say(
+                "Install branch {last} (the latest {last}.x) in place of {version}.", last=last, version=version or "it"
+            ),
+            say("Hold it there, so that an update does not replace it: sudo apt-mark hold, or dnf versionlock."),
+            say("If another card in this machine needs a newer branch, the two cannot work together: one must go."),
+        )
+        yield _found(machine, gpu, message, line, remedy, confidence)
+        return
+    for _, said in log_lines(machine, "is not supported by the NVIDIA"):
+        found = re.search(_UNSUPPORTED, said)
+        if found is not None and gpu.address in addresses_in(said) and _is_current(machine, found[1]):
+            message = say(
+                "The NVIDIA driver {version} says that it does not support {card}.", version=found[1], card=label(gpu)
+            )
+            remedy = (
+                say("If the card is newer than the driver, install the newest branch."),
+                say(
+                    "If it is older, install the last branch that drives it: 580 for Maxwell to Volta, 470 for Kepler."
+                ),
+                say("If an equal card works under this driver, the message is wrong and the card is at fault."),
+            )
+            yield _found(machine, gpu, message, said, remedy, "likely")
+            return
+
+
+def _found(
+    machine: Machine, gpu: Gpu, message: str, line: str | None, remedy: tuple[str, ...], confidence: Confidence
+) -> Finding:
+    told = (log_evidence(machine.kernel_log, line),) if line is not None and machine.kernel_log is not None else ()
+    version = _version(machine, line)
+    loaded = (Evidence(source="NVIDIA driver", text=version),) if version is not None else ()
+    return finding(
+        "driver-dropped-gpu",
+        "error",
+        gpu.address,
+        message,
+        evidence=(*told, *loaded, driver_evidence(gpu)),
+        remedy=remedy,
+        confidence=confidence,
+    )
+
+
+def _version(machine: Machine, line: str | None) -> str | None:
+    """Of the loaded module; else of the library, where there is one; else as the module said."""
+    driver = machine.driver
+    if driver is not None and driver.nvidia_version is not None:
+        return driver.nvidia_version
+    if driver is not None and driver.library_versions is not None and len(driver.library_versions) == 1:
+        return driver.library_versions[0]
+    found = re.search(_IGNORED, line or "")
+    return found[1] if found else None
+
+
+def _is_current(machine: Machine, version: str) -> bool:
+    """Whether what a version said still holds: no other version is loaded by now."""
+    loaded = machine.driver.nvidia_version if machine.driver is not None else None
+    return loaded is None or loaded == version
+
+
+def _told_legacy(machine: Machine, view: View, gpu: Gpu) -> tuple[int | None, str | None]:
+    """The branch that the module itself names, and its line. It names the product and no address."""
+    lines = list(log_lines(machine, "Legacy drivers"))
+    for number, line in lines:
+        legacy = re.search(_LEGACY, line)
+        if legacy is None or machine.kernel_log is None:
+            continue
+        ignored = re.search(_IGNORED, " ".join(machine.kernel_log.lines[number : number + 4]))
+        if ignored is not None and not _is_current(machine, ignored[1]):
+            continue
+        bare = [other for other in nvidia_on_pci(machine) if _refused(other)]
+        if len(bare) == 1 or _names(line, gpu) or last_branch(gpu, view) == int(legacy[1]):
+            return int(legacy[1]), line
+    return None, None
+
+
+def _names(line: str, gpu: Gpu) -> bool:
+    """Whether the module's product name is that of the card."""
+    product = re.search(r"The NVIDIA (.*?) GPU installed in", line)
+    return product is not None and gpu.name is not None and product[1].casefold() in gpu.name.casefold()

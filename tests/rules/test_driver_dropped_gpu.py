@@ -1,0 +1,81 @@
+import pytest
+
+from gpucheck.catalog import load
+from gpucheck.facts import Machine
+from gpucheck.rules import judge
+from rules.machines import L40S, MIB, P40, bar, blind, driver, gpu, log, machine, missing, names, no_driver, only, view
+
+LEGACY = (
+    "NVRM: The NVIDIA Tesla P40 GPU installed in this system is supported through the NVIDIA 580.xx Legacy drivers. "
+    "Please visit http://www.nvidia.com/object/unix.html for more information. The 595.71.05 NVIDIA driver will ignore "
+    "this GPU. Continuing probe..."
+)
+NEW = driver(nvidia_version="595.71.05", library_versions=("595.71.05",))
+
+
+def test_fires_on_what_the_module_says_and_names_the_branch() -> None:
+    made = machine(gpu(pci_id=L40S, name="L40S"), blind("0000:82:00.0"), driver=NEW, kernel_log=log(LEGACY))
+    finding = only("driver-dropped-gpu", made)
+    assert (finding.severity, finding.confidence, finding.subject) == ("error", "certain", "0000:82:00.0")
+    assert finding.evidence[0].text == LEGACY
+    assert "branch 580" in finding.remedy[0]
+    assert names(made, expect=2) == ["driver-dropped-gpu"]
+
+
+def test_the_module_that_found_no_other_card_is_not_loaded() -> None:
+    said = no_driver(nvidia_module_installed=True, library_versions=("595.71.05",))
+    made = machine(blind(), driver=said, kernel_log=log(LEGACY), nvml=None)
+    assert names(made) == ["driver-dropped-gpu"]
+
+
+def test_fires_on_the_version_alone() -> None:
+    made = machine(gpu(pci_id=L40S, name="L40S"), blind("0000:82:00.0", catalog_gpu="nvidia-tesla-p40"), driver=NEW)
+    findings, _ = judge(made, view(made, catalog=load()))
+    assert [(f.name, f.confidence) for f in findings] == [("driver-dropped-gpu", "certain")]
+    # Without the catalog the card's PCI id tells its generation.
+    unlisted = machine(blind(pci_id="10de:1c03", name="GeForce GTX 1060"), driver=NEW)
+    assert only("driver-dropped-gpu", unlisted).confidence == "likely"
+
+
+def test_a_release_that_does_not_know_the_card() -> None:
+    line = (
+        "NVRM: The NVIDIA GPU 0000:82:00.0 (PCI ID: 10de:2b85) installed in this system is not supported by the NVIDIA "
+        "570.158.01 driver release."
+    )
+    made = machine(gpu(), blind("0000:82:00.0", pci_id="10de:2b85", name="RTX 5090"), kernel_log=log(line))
+    finding = only("driver-dropped-gpu", made)
+    assert (finding.confidence, finding.evidence[0].text) == ("likely", line)
+    assert names(made) == ["driver-dropped-gpu"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        machine(gpu(), driver=NEW, kernel_log=log(LEGACY)),
+        machine(gpu(), blind("0000:82:00.0"), driver=NEW, kernel_log=log(LEGACY)),
+        machine(blind(), driver=driver(), kernel_log=log(LEGACY)),
+        machine(blind()),
+        machine(blind(pci_id=L40S, name="L40S"), driver=NEW),
+        machine(blind(driver="nvidia"), driver=NEW),
+        machine(blind(bars=(bar(1, 256 * MIB, assigned=False),)), driver=NEW, kernel_log=log(LEGACY)),
+    ],
+    ids=["works", "healthy twin", "another version by now", "not newer", "newer card", "bound", "no address"],
+)
+def test_quiet(made: Machine) -> None:
+    assert "driver-dropped-gpu" not in names(made)
+
+
+def test_which_card_the_module_means() -> None:
+    """It names the product and no address."""
+    old, new = blind(pci_id=P40), blind("0000:82:00.0", pci_id=L40S, name="L40S")
+    made = machine(old, new, driver=NEW, kernel_log=log(LEGACY))
+    assert [f.subject for f in judge(made, view(made))[0] if f.name == "driver-dropped-gpu"] == ["0000:04:00.0"]
+
+
+def test_unchecked_without_its_facts() -> None:
+    assert missing("driver-dropped-gpu", Machine()) == ("gpus",)
+    assert missing("driver-dropped-gpu", machine(blind(), driver=None, kernel_log=None)) == (
+        "driver.nvidia_version",
+        "kernel_log",
+    )
+    assert missing("driver-dropped-gpu", machine(gpu(), driver=None, kernel_log=None)) == ()
