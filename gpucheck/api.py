@@ -51,6 +51,10 @@ def advise(
     input_volts: int | None = None,
     redundancy: Redundancy | None = None,
     ambient_c: int | None = None,
+    cpu: str | None = None,
+    ram: str | None = None,
+    use: Literal["train", "infer"] | None = None,
+    prices: Sequence[str] = (),
     sources: Sequence[str] = (),
     catalog: str | None = None,
 ) -> Advice:
@@ -67,6 +71,10 @@ def advise(
         input_volts: Mains voltage.
         redundancy: How many supplies may fail.
         ambient_c: Temperature of the inlet air.
+        cpu: The CPU that is fitted, by name; it says its own watts.
+        ram: Memory of the host, ``256G``.
+        use: What the cards are for; None: judged as training.
+        prices: ``P40=200`` and the like: what one card or part costs.
         sources: Captures or dumps of the machine: what they show counts as stated.
         catalog: Folder with catalog entries of your own.
 
@@ -87,6 +95,10 @@ def advise(
         input_volts=input_volts,
         redundancy=redundancy,
         ambient_c=ambient_c,
+        cpu=cpu,
+        ram=ram,
+        use=use,
+        prices=tuple(prices),
         sources=tuple(sources),
     )
     return answer(asked, load(catalog))

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -70,6 +70,7 @@ _SECTIONS = ("servers", "gpus", "software", "cpus")
 """Folders of the catalog, in the order of the fields of ``Catalog``."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_T = TypeVar("_T")
 Raw = Mapping[str, Any]
 
 
@@ -120,6 +121,14 @@ class Catalog:
     software: Mapping[str, Raw] = field(default_factory=dict)
     cpus: Mapping[str, Raw] = field(default_factory=dict)
     _checked: dict[str, BaseModel] = field(default_factory=dict)
+    _kept: dict[Hashable, Any] = field(default_factory=dict)
+
+    def kept(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What ``make`` works out from the entries alone, worked out once for each key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: _T = self._kept[key]
+        return found
 
     def server(self, id: str) -> Server:
         """The server of that id. KeyError when there is none, CatalogError when its file is wrong."""
@@ -177,26 +186,26 @@ class Catalog:
         return exact, loose
 
     @cached_property
-    def _cpu_names(self) -> dict[str, tuple[str, str]]:
-        names: dict[str, tuple[str, str]] = {}
+    def cpu_names(self) -> dict[str, list[tuple[str, str]]]:
+        """Every form of a processor's name to the id of the family and the name; of several the last is meant."""
+        names: dict[str, list[tuple[str, str]]] = {}
         for id, raw in self.cpus.items():
             for model in raw.get("models", ()):
-                for name in (model["name"], *model.get("names", ())):
-                    for form in _cpu_forms(name):
-                        names[form] = (id, model["name"])
+                for form in cpu_forms(model):
+                    names.setdefault(form, []).append((id, model["name"]))
         return names
 
     def find_cpu(self, text: str) -> tuple[CpuFamily, Cpu]:
         """Family and processor that a typed name or a ``model name`` line means. UsageError names the nearest."""
-        found = self._cpu_names.get(cpu_name(text))
-        if found is None:
-            near = difflib.get_close_matches(cpu_name(text), self._cpu_names, n=3, cutoff=0.5)
-            names = dict.fromkeys(self._cpu_names[form][1] for form in near)
+        if cpu_name(text) not in self.cpu_names:
+            near = difflib.get_close_matches(cpu_name(text), self.cpu_names, n=9, cutoff=0.6)
+            names = list(dict.fromkeys(self.cpu_names[form][-1][1] for form in near))[:3]
             raise UsageError(
                 "no such processor in the catalog",
                 input=text,
                 hint=f"nearest: {', '.join(names)}" if names else "give its watts instead",
             )
+        found = self.cpu_names[cpu_name(text)][-1]
         family = self.cpu_family(found[0])
         return family, next(cpu for cpu in family.models if cpu.name == found[1])
 
@@ -273,9 +282,17 @@ class Catalog:
         return tuple(sorted(exact or plain))
 
 
-def _cpu_forms(name: str) -> Iterator[str]:
+def cpu_forms(model: Raw) -> frozenset[str]:
     """``Xeon Gold 6248``, ``Gold 6248``, ``6248`` and ``Xeon 6248`` are one. A bare ``2680`` of the E5 line is none:
-    people who leave the version out do not mean the first one."""
+    people who leave the version out do not mean the first one.
+
+    Args:
+        model: One of ``models`` of a family of processors.
+    """
+    return frozenset(form for name in (model["name"], *model.get("names", ())) for form in _cpu_forms(name))
+
+
+def _cpu_forms(name: str) -> Iterator[str]:
     words = re.split(r"[ -]+", name)
     for start in range(len(words)):
         rest = words[start:]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gpucheck.catalog import Catalog, loose_name
+from gpucheck.catalog import Catalog, cpu_forms, loose_name
 from gpucheck.entries import Card, CpuFamily, Server, Sourced
 from gpucheck.errors import CatalogError
 from gpucheck.fit.request import Request
@@ -110,7 +110,7 @@ def _is_number(table: BaseModel, name: str) -> bool:
 
 
 def _server(server: Server, catalog: Catalog) -> Iterator[str]:
-    from gpucheck.fit.advise import builds
+    from gpucheck.fit.plans import builds
 
     ids = {row.id for row in server.slots}
     for row in server.slots:
@@ -150,6 +150,9 @@ def _server(server: Server, catalog: Catalog) -> Iterator[str]:
     named_cards = [
         *(("report", report.cards) for report in server.gpu.reports),
         *(("list", listed.cards) for listed in server.gpu.listed),
+        *(("limit", limit.cards) for limit in server.gpu.limits),
+        *(("need", need.cards) for need in server.gpu.needs),
+        *(("ban", forbidden.cards) for forbidden in server.gpu.forbids),
     ]
     for place, cards in named_cards:
         for card in cards:
@@ -176,7 +179,7 @@ def _cpus(family: CpuFamily, catalog: Catalog) -> Iterator[str]:
     if not family.models:
         yield "no processor"
     for cpu in family.models:
-        for name in (cpu.name, *cpu.names):
-            meant, found = catalog.find_cpu(name)
-            if (meant.id, found.name) != (family.id, cpu.name):
-                yield f"{name}: means {found.name} of {meant.family} too"
+        for form in sorted(cpu_forms(cpu.model_dump())):
+            for id, name in catalog.cpu_names[form]:
+                if (id, name) != (family.id, cpu.name):
+                    yield f"{cpu.name}: {form} means {name} too"

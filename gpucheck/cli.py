@@ -18,6 +18,7 @@ from gpucheck.errors import GpucheckError, NotCheckable, UsageError
 if TYPE_CHECKING:
     from gpucheck.catalog import Catalog
     from gpucheck.findings import Document
+    from gpucheck.fit.report import Advice
     from gpucheck.redfish import BmcAccess
 
 app = typer.Typer(
@@ -44,6 +45,13 @@ class RedundancyWord(StrEnum):
     none = "none"
     n_plus_1 = "n+1"
     n_plus_n = "n+n"
+
+
+class UseWord(StrEnum):
+    """What the cards are for."""
+
+    train = "train"
+    infer = "infer"
 
 
 class BusyWord(StrEnum):
@@ -158,7 +166,7 @@ def _own_fault(error: Exception, arguments: Sequence[str]) -> int:
     return _refuse(fault, arguments)
 
 
-_REPEATABLE = frozenset(("--from", "--gpu", "--riser", "--option"))
+_REPEATABLE = frozenset(("--from", "--gpu", "--riser", "--option", "--price"))
 
 
 def _refuse_repeats(arguments: Sequence[str]) -> None:
@@ -280,7 +288,10 @@ def advise(
     gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME[:N]", help="Card, and how many.")] = None,
     count: Annotated[int | None, typer.Option("--count", metavar="N", help="How many of the one card.")] = None,
     cpus: Annotated[int | None, typer.Option("--cpus", metavar="N", help="CPUs fitted.")] = None,
-    cpu_tdp: Annotated[int | None, typer.Option("--cpu-tdp", metavar="W", min=1, help="TDP of one CPU.")] = None,
+    cpu: Annotated[str | None, typer.Option("--cpu", metavar="NAME", help="CPU fitted: E5-2680 v4.")] = None,
+    cpu_tdp: Annotated[
+        int | None, typer.Option("--cpu-tdp", metavar="W", min=1, help="TDP of one CPU, instead of its name.")
+    ] = None,
     psu: Annotated[str | None, typer.Option("--psu", metavar="NxW", help="Power supplies fitted: 2x1100.")] = None,
     riser: Annotated[list[str] | None, typer.Option("--riser", metavar="R=OPTION", help="Riser fitted.")] = None,
     option: Annotated[
@@ -292,7 +303,15 @@ def advise(
     redundancy: Annotated[
         RedundancyWord | None, typer.Option("--redundancy", help="How many power supplies may fail.")
     ] = None,
+    ram: Annotated[str | None, typer.Option("--ram", metavar="SIZE", help="Memory of the host: 256G.")] = None,
     ambient: Annotated[int | None, typer.Option("--ambient", metavar="C", help="Temperature of the inlet air.")] = None,
+    use: Annotated[
+        UseWord | None, typer.Option("--use", help="What the cards are for; infer asks for less than train.")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option("--price", metavar="ITEM=N", help="What one card or part costs: P40=200.")
+    ] = None,
+    seller: Annotated[bool, typer.Option("--seller", help="Print only the message to the seller.")] = False,
     sources: From = None,
     catalog: CatalogFolder = None,
     as_json: Json = False,
@@ -316,13 +335,29 @@ def advise(
         input_volts=input_voltage,
         redundancy=redundancy.value if redundancy is not None else None,
         ambient_c=ambient,
+        cpu=cpu,
+        ram=ram,
+        use=use.value if use is not None else None,
+        prices=tuple(price or ()),
         sources=tuple(sources or ()),
     )
     advice = answer(asked, _catalog(catalog))
     if strict and advice.verdict == "fits-with-changes":
         advice = advice.model_copy(update={"exit_code": 1})
-    _show(advice, "advice", as_json=as_json, markdown=markdown)
+    if seller and not as_json:
+        _show_message(advice)
+    else:
+        _show(advice, "advice", as_json=as_json, markdown=markdown)
     return advice.exit_code
+
+
+def _show_message(advice: Advice) -> None:
+    if advice.server is None:
+        raise UsageError("there is one message for each model", input="--seller", hint="name the model with --model")
+    if advice.seller_message is None:
+        print(f"gpucheck: nothing is to be asked: {advice.headline}", file=sys.stderr)
+    else:
+        print(advice.seller_message)
 
 
 @app.command(epilog="Example: gpucheck smoke --devices auto --expect-gpus 2")

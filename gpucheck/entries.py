@@ -7,6 +7,7 @@ tool says *unknown*.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -61,6 +62,22 @@ class Source(Entry):
     """Page or address."""
     via: str | None = None
     """For ``vendor-quoted``: the text that quotes it."""
+
+
+class Documented(Entry):
+    """One file of the catalog: its id, and the documents that its tables name in ``src``."""
+
+    id: str
+    sources: dict[str, Source]
+
+    @cached_property
+    def citations(self) -> dict[str, Citation]:
+        """Each source as documents cite it, by its key. The entry is frozen, so it is made once."""
+        return {key: self._citation(key, source) for key, source in self.sources.items()}
+
+    def _citation(self, key: str, source: Source) -> Citation:
+        where = source.where if source.via is None else f"{source.where or ''} via {source.via}".strip()
+        return Citation(entry=self.id, key=key, title=source.title, where=where, confidence=source.confidence)
 
 
 # --- servers ----------------------------------------------------------------------------------
@@ -386,7 +403,8 @@ class Cooling(Sourced):
 class FirmwareSetting(Sourced):
     """A firmware setting by the name in its menu."""
 
-    purpose: Literal["above-4g", "mmio-base", "mmio-size", "resizable-bar", "primary-display", "other"]
+    purpose: Literal["csm", "above-4g", "mmio-base", "mmio-size", "resizable-bar", "primary-display", "other"]
+    """``csm``: the compatibility mode that must be off before the others show."""
     menu: str
     value: str
     default: str | None = None
@@ -404,10 +422,9 @@ class Note(Sourced):
     text: str
 
 
-class Server(Entry):
+class Server(Documented):
     """One server model."""
 
-    id: str
     vendor: str
     model: str
     names: tuple[str, ...]
@@ -428,7 +445,6 @@ class Server(Entry):
     notes: tuple[Note, ...] = ()
     not_known: tuple[str, ...] = ()
     """What was looked for and not found, for the reader of the file."""
-    sources: dict[str, Source]
 
 
 # --- cards ------------------------------------------------------------------------------------
@@ -531,10 +547,9 @@ class Variant(Sourced):
     cooling: CardCooling | None = None
 
 
-class Card(Entry):
+class Card(Documented):
     """One card model; without a maker's name it is the reference card."""
 
-    id: str
     vendor: Literal["nvidia", "amd", "intel"]
     name: str
     names: tuple[str, ...]
@@ -557,7 +572,6 @@ class Card(Entry):
     needs_above_4g_src: tuple[str, ...] = ()
     variants: tuple[Variant, ...] = ()
     notes: tuple[Note, ...] = ()
-    sources: dict[str, Source]
 
 
 # --- processors -------------------------------------------------------------------------------
@@ -581,10 +595,9 @@ class Cpu(Sourced):
     """Thermal design power."""
 
 
-class CpuFamily(Entry):
+class CpuFamily(Documented):
     """Processors of one generation: what holds for all of them, and each with its watts."""
 
-    id: str
     vendor: Literal["intel", "amd"]
     family: str
     """As servers' ``cpu_families`` name it: ``EPYC 7003``."""
@@ -597,16 +610,11 @@ class CpuFamily(Entry):
     avx_src: tuple[str, ...] = ()
     models: tuple[Cpu, ...]
     notes: tuple[Note, ...] = ()
-    sources: dict[str, Source]
 
 
-def citations(entry: Server | Card | CpuFamily, keys: tuple[str, ...]) -> tuple[Citation, ...]:
+def citations(entry: Documented, keys: tuple[str, ...]) -> tuple[Citation, ...]:
     """Expand ``src`` keys. CatalogError for a key that the entry does not define."""
-    found = []
-    for key in keys:
-        source = entry.sources.get(key)
-        if source is None:
-            raise CatalogError(f"source {key!r} is not in [sources]", input=entry.id)
-        where = source.where if source.via is None else f"{source.where or ''} via {source.via}".strip()
-        found.append(Citation(title=source.title, where=where, confidence=source.confidence))
-    return tuple(found)
+    try:
+        return tuple(entry.citations[key] for key in keys)
+    except KeyError as error:
+        raise CatalogError(f"source {error} is not in [sources]", input=entry.id) from None

@@ -97,6 +97,10 @@ class Finding(Document):
 class Citation(Document):
     """What a statement about a product rests on."""
 
+    entry: str | None = None
+    """Id of the catalog entry in whose ``[sources]`` it stands; None: in none."""
+    key: str | None = None
+    """Its key there."""
     title: str
     where: str | None = None
     confidence: str

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Redundancy = Literal["none", "n+1", "n+n"]
+REDUNDANCIES: tuple[Redundancy, ...] = ("none", "n+1", "n+n")
 
 LOW_LINE_BELOW_VOLTS = 180
 """Mains below this is the 100-120 V range; server supplies give their rated output at 200-240 V."""

@@ -1,4 +1,4 @@
-"""Write what is made from the code: JSON Schemas, the page of findings, the table in the README.
+"""Write what is made from the code: JSON Schemas, the pages of findings and of cases, the table in the README.
 
 ``python scripts/generate.py`` writes; ``--check`` says which files are stale and exits 1.
 """
@@ -47,6 +47,49 @@ def findings_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def cases_page() -> str:
+    """Every real case, what answers it, and how many are answered."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from cases import ELSEWHERE, load
+
+    seen = load()
+    answered = [row for row in ELSEWHERE.values() if row[2] != "nothing"]
+    settled = sum(case.settled for case in seen.values())
+    lines = [
+        "# Real cases",
+        "",
+        f"{len(seen) + len(ELSEWHERE)} problems that people described in public threads. For {len(seen)} of them a "
+        "machine is built after the thread (`tests/cases`), and a test asks that `gpucheck probe` names the cause first: "
+        f"{settled} were settled in their thread, and in the other {len(seen) - settled} nothing is called certain that "
+        f"the thread left open. {len(answered)} more are answered by another command or a test; "
+        f"{len(ELSEWHERE) - len(answered)} are not answered.",
+        "",
+        "## What a probe sees",
+        "",
+        "| case | what the owner saw | settled | first finding | confidence |",
+        "|---|---|---|---|---|",
+    ]
+    for case in seen.values():
+        first = f"`{case.first}`" if case.first else "no error"
+        settled_word = "yes" if case.settled else "no"
+        lines.append(
+            f"| [{case.id}]({case.thread}) | {case.title} | {settled_word} | {first} | {case.confidence or '-'} |"
+        )
+    for head, wanted in (("## Answered elsewhere", True), ("## Not answered, and why", False)):
+        lines += [
+            "",
+            head,
+            "",
+            "| case | what the owner saw | by | how |" if wanted else "| case | what the owner saw | why |",
+        ]
+        lines.append("|---|---|---|---|" if wanted else "|---|---|---|")
+        for id, (title, thread, by, how) in sorted(ELSEWHERE.items()):
+            if (by != "nothing") is wanted:
+                cells = [f"[{id}]({thread})", title, *([f"`{by}`"] if wanted else []), how]
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def readme() -> str:
     """The README with a fresh table of findings."""
     text = (ROOT / "README.md").read_text("utf-8")
@@ -59,6 +102,7 @@ def generated() -> dict[Path, str]:
     """Every generated file and what should stand in it."""
     files = {ROOT / "docs" / "schema" / f"{name}.json": schema(name, model) for name, model in DOCUMENTS.items()}
     files[ROOT / "docs" / "findings.md"] = findings_page()
+    files[ROOT / "docs" / "cases.md"] = cases_page()
     files[ROOT / "README.md"] = readme()
     return files
 

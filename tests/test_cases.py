@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,6 @@ def test_each_case_stands_once() -> None:
 
 
 def test_no_case_is_left_out(shared_machines: Path) -> None:
-    import re
 
     text = (shared_machines.parent / "cases" / "cases.yaml").read_text("utf-8")
     assert set(re.findall(r"^- id: (C\d+)$", text, re.MULTILINE)) == {*CASES, *ELSEWHERE}
@@ -56,3 +56,11 @@ def test_a_case_can_fail(tmp_path: Path) -> None:
     wrong = replace(KNOWN["C001"], first="nouveau-bound")
     with pytest.raises(AssertionError):
         assert [finding.name for finding in probed(wrong, tmp_path).findings][:1] == [wrong.first]
+
+
+def test_what_was_never_settled_is_not_certain(shared_machines: Path) -> None:
+    text = (shared_machines.parent / "cases" / "cases.yaml").read_text("utf-8")
+    blocks = re.split(r"^- id: ", text, flags=re.MULTILINE)[1:]
+    never = {block[:4] for block in blocks if re.search(r"^  settled: 'no'$", block, re.MULTILINE)}
+    assert len(never) > 15
+    assert {id for id in never & KNOWN.keys() if KNOWN[id].confidence == "certain"} == set()

@@ -50,6 +50,7 @@ def line(text: str) -> str:
 def facts(machine: Machine) -> Document:
     """All facts but those that are, or hold, what is replaced."""
     made = machine.model_dump()
+    del made["redacted"]
     made["system"] = made["system"] and {**made["system"], "uuid": None}
     for gpu in made["gpus"] or ():
         gpu["nvml"] = gpu["nvml"] and {**gpu["nvml"], "uuid": None}

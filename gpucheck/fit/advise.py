@@ -1,148 +1,38 @@
-"""The search: every way of building the cards in, the best of them, and the advice that follows."""
+"""The advice: what the best plan says, how many cards there is room for, and what else could be done."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from gpucheck.entries import Bus, Card, Server, Size, SlotRow, Software, citations
-from gpucheck.findings import Check
 from gpucheck.fit.case import Case, Ruling
+from gpucheck.fit.forecast import forecast
+from gpucheck.fit.plans import VERDICT_ORDER, Plan, best_plan, best_verdict, builds, most_cards, most_in
 from gpucheck.fit.report import (
     Advice,
     AdviceVerdict,
     Alternative,
+    Answer,
     Candidate,
     Capacity,
     Condition,
     Item,
+    KnownBuild,
     Place,
     Question,
     Scenario,
     SlotTopology,
 )
 from gpucheck.fit.request import Order, Request, Wanted
-from gpucheck.fit.rulings import rulings
 from gpucheck.fit.seats import room_shown
-from gpucheck.fit.slots import Build, Placement, Topic, active_rows, best_placement, pair_class
+from gpucheck.fit.short import in_short
+from gpucheck.fit.slots import Build, Placement, Topic, active_rows, best_placement
+from gpucheck.fit.software import shared
 from gpucheck.text import plural, say
 
-_VERDICT_ORDER: dict[AdviceVerdict, int] = {
-    "does-not-fit": 0,
-    "unknown": 1,
-    "fits-with-changes": 2,
-    "fits": 3,
-}
 EXIT_CODES: dict[AdviceVerdict, int] = {"fits": 0, "fits-with-changes": 0, "does-not-fit": 1, "unknown": 3}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One build with the cards in their best places, and everything that was checked about it."""
-
-    case: Case
-
-    @cached_property
-    def rulings(self) -> tuple[Ruling, ...]:
-        """All checks with what follows from them."""
-        return tuple(rulings(self.case))
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        """The checks alone, each said once."""
-        return tuple(dict.fromkeys(ruling.check for ruling in self.rulings))
-
-    @property
-    def left_out(self) -> int:
-        """Cards that find no slot."""
-        return self.case.request.count - len(self.case.placement.seats)
-
-    @property
-    def fails(self) -> bool:
-        """Whether any check fails; looks no further than the first."""
-        return self.left_out > 0 or any(ruling.check.outcome == "fail" for ruling in rulings(self.case))
-
-    @cached_property
-    def verdict(self) -> AdviceVerdict:
-        """Any fail: does not fit. An essential unknown: unknown. Any change: fits with changes."""
-        outcomes = {ruling.check.outcome for ruling in self.rulings}
-        if "fail" in outcomes:
-            return "does-not-fit"
-        if any(ruling.essential and ruling.check.outcome == "unknown" for ruling in self.rulings):
-            return "unknown"
-        return "fits-with-changes" if "change" in outcomes else "fits"
-
-    @property
-    def cost(self) -> tuple[object, ...]:
-        """Less is better among plans that leave out as many: does it fit, what is not known, changes, distance."""
-        counts = [ruling.check.outcome for ruling in self.rulings]
-        unknown = sum(ruling.essential and ruling.check.outcome == "unknown" for ruling in self.rulings)
-        # Where cards find no slot, the fuller machine shows best what keeps them out.
-        cpus = self.case.build.cpus
-        return (
-            counts.count("fail"),
-            unknown,
-            -cpus if self.left_out else 0,
-            counts.count("change"),
-            cpus,
-            self.case.placement.cost,
-        )
-
-
-def builds(request: Request) -> Iterator[Build]:
-    """Every way in which the server may stand that agrees with what the request states."""
-    server = request.server
-    cpus = [request.cpus] if request.cpus is not None else range(1, server.sockets.count + 1)
-    choices = [
-        [(key, request.options[key])] if key in request.options else [(key, name) for name in option.choices]
-        for key, option in server.options.items()
-    ]
-    for count in cpus:
-        for combination in itertools.product(*choices):
-            yield Build(count, dict(combination), request.occupied, count == server.sockets.count)
-
-
-def _plan(request: Request, build: Build) -> Plan:
-    return Plan(Case(request, build, best_placement(request.server, request.orders, build)))
-
-
-def best_plan(request: Request) -> Plan:
-    """The best plan for exactly the cards of the request: most cards in slots, then least cost."""
-    plans = [_plan(request, build) for build in builds(request)]
-    fewest = min(plan.left_out for plan in plans)
-    return min((plan for plan in plans if plan.left_out == fewest), key=lambda plan: plan.cost)
-
-
-def most_cards(request: Request) -> int:
-    """The most cards without a *fail*: of the one kind that is asked for, or of the mix as it stands."""
-    return max(most_in(request, build) for build in builds(request))
-
-
-def most_in(request: Request, build: Build) -> int:
-    """The most cards without a *fail* in one build.
-
-    A vendor's rule may allow three but not two; so every count that finds slots is looked at, not only up to the
-    first that fails.
-    """
-    most = 0
-    slots = len(active_rows(request.server, build))
-    if len(request.new) == 1 and request.new[0].slot is None:
-        for count in range(1, slots + 1):
-            plan = _plan(request.with_new((replace(request.new[0], count=count),)), build)
-            if plan.left_out:
-                break
-            if not plan.fails:
-                most = count
-        return most
-    ranges = [range(min(order.count, slots) + 1) for order in request.new]
-    mixes = [counts for counts in itertools.product(*ranges) if 0 < sum(counts) <= slots]
-    for counts in sorted(mixes, key=sum, reverse=True):
-        orders = tuple(replace(o, count=n) for o, n in zip(request.new, counts, strict=True) if n)
-        if not _plan(request.with_new(orders), build).fails:
-            return sum(counts)
-    return most
 
 
 # --- capacity -----------------------------------------------------------------------------------
@@ -224,7 +114,7 @@ def alternatives(request: Request, most: int, verdict: AdviceVerdict) -> tuple[A
     for names in (some for size in range(1, len(stated) + 1) for some in itertools.combinations(stated, size)):
         freed = request.freed(*names)
         plan, count = best_plan(freed), most_cards(freed)
-        better = _VERDICT_ORDER[plan.verdict] > _VERDICT_ORDER[verdict]
+        better = VERDICT_ORDER[plan.verdict] > VERDICT_ORDER[verdict]
         if count > most or better:
             changes = _changes(request, plan)
             text, parts = say("with {changes}", changes=", ".join(changes)), _new_parts(request, plan)
@@ -287,8 +177,10 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
                 if server.sockets.count == 2
                 else say("Are all {count} CPUs fitted?", count=server.sockets.count),
                 how="Count the CPU heat sinks on a picture of the open machine.",
-                if_yes=say("Up to {most} such cards are possible.", most=by_cpus[server.sockets.count]),
-                if_no=say("With one CPU, at most {most}.", most=by_cpus[1]),
+                if_yes="No slot is dead for want of a CPU.",
+                if_no="The slots of the empty sockets are dead.",
+                yes=Answer(option=f"--cpus {server.sockets.count}"),
+                no=Answer(option="--cpus 1"),
             )
     for key, option in server.options.items():
         if key in request.options:
@@ -301,11 +193,14 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
         best = max(option.choices, key=lambda name: counts[name] or 0)
         if counts[best] != counts[shipped]:
             choice = option.choices[best]
+            flag = f"--option {key}" if option.riser is None else f"--riser {option.riser}"
             yield Question(
                 ask=say("Is this fitted: {called}?", called=choice.called),
                 how=choice.photo or say("Photograph the label of {label}.", label=option.label),
-                if_yes=say("Up to {most} such cards are possible.", most=counts[best]),
-                if_no=say("As shipped, at most {most}; order it.", most=counts[shipped]),
+                if_yes="It need not be ordered.",
+                if_no=say("As shipped, {label} is: {called}.", label=option.label, called=option.choices[shipped].called),
+                yes=Answer(option=f"{flag}={best}"),
+                no=Answer(option=f"{flag}={shipped}"),
             )
 
 
@@ -354,13 +249,15 @@ def advise(request: Request) -> Advice:
         placement=_places(plan.case.placement),
         checks=plan.checks,
         power=power,
-        topology=_topology(plan.case.placement),
+        topology=forecast(plan.case),
+        software=shared(request).stack,
         # There is nothing to order for, and nothing to ask about, a plan that fails.
         shopping_list=_items(plan.rulings) if fits else (),
         questions=tuple({q.ask: q for q in questions}.values()),
         conditions=conditions,
         alternatives=alternatives(request, most, plan.verdict),
         scenarios=told,
+        needs=in_short(plan),
     )
 
 
@@ -379,7 +276,7 @@ def _of_variants(request: Request, plan: Plan) -> Iterator[Condition]:
         for variant in card.variants:
             orders = list(request.orders)
             orders[position] = replace(order, wanted=Wanted(card, variant))
-            verdict = best_plan(replace(request, orders=tuple(orders))).verdict
+            verdict = best_verdict(replace(request, orders=tuple(orders)))
             if verdict != plan.verdict:
                 unlike.setdefault(verdict, []).append(variant.names[0])
         for verdict, names in unlike.items():
@@ -408,15 +305,42 @@ def _document(request: Request, **fields: object) -> Advice:
             "model": f"{server.vendor} {server.model}",
             "request": request.as_stated(),
             "notes": notes,
+            "known_builds": _known_builds(request),
             **fields,
         }
     )
 
 
+def _known_builds(request: Request) -> tuple[KnownBuild, ...]:
+    """What others run in this model or failed with: of the cards asked for, or of all where none is."""
+    cards = [order.wanted for order in request.new]
+    return tuple(
+        KnownBuild(
+            cards=tuple(_called(request, id) for id in report.cards),
+            count=report.count,
+            works=report.works,
+            slots=report.slots,
+            note=report.note,
+            sources=citations(request.server, report.src),
+        )
+        for report in request.server.gpu.reports
+        if not cards or any(card.is_called(id) for card in cards for id in report.cards)
+    )
+
+
+def _called(request: Request, id: str) -> str:
+    """A card's name where it is in the catalog."""
+    catalog = request.catalog
+    return str(catalog.cards[id]["name"]) if catalog is not None and id in catalog.cards else id
+
+
+def verdict_without_cards(room: Sequence[Capacity]) -> AdviceVerdict:
+    """Without cards the question is whether there is room for any."""
+    return "fits" if any(row.max for row in room) else "unknown"
+
+
 def _without_cards(request: Request, room: tuple[Capacity, ...], told: tuple[Scenario, ...]) -> Advice:
-    has_room = any(row.max for row in room)
-    widest = room[0]
-    verdict: AdviceVerdict = "fits" if has_room else "unknown"
+    verdict, widest = verdict_without_cards(room), room[0]
     return _document(
         request,
         headline=say(
@@ -426,7 +350,7 @@ def _without_cards(request: Request, room: tuple[Capacity, ...], told: tuple[Sce
             double=widest.max,
             single=room[1].max,
         )
-        if has_room
+        if verdict == "fits"
         else say("Whether a {model} takes a GPU is not known.", model=request.server.model),
         verdict=verdict,
         max_count=None,
@@ -459,14 +383,6 @@ def _places(placement: Placement) -> tuple[Place, ...]:
             covers=tuple(sorted(seat.covers - {seat.row.id})),
         )
         for seat in placement.seats
-    )
-
-
-def _topology(placement: Placement) -> SlotTopology:
-    rows = [seat.row for seat in placement.seats]
-    return SlotTopology(
-        slots=tuple(row.id for row in rows),
-        matrix=tuple(tuple("X" if a is b else pair_class(a, b) for b in rows) for a in rows),
     )
 
 
@@ -512,21 +428,21 @@ def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Cond
     return say(template, **fields)
 
 
-def advise_any(requests: Sequence[Request]) -> Advice:
-    """Answer for every product that one name means; the document is that of the weakest."""
+def advise_any(requests: Sequence[Request]) -> tuple[Request, Advice]:
+    """Answer for every product that one name means: the request and the document of the weakest."""
     advices = [(request, advise(request)) for request in requests]
     if len(advices) == 1:
-        return advices[0][1]
+        return advices[0]
     weakest = min(
-        advices, key=lambda pair: (_VERDICT_ORDER[pair[1].verdict], pair[1].max_count or 0, pair[0].server.id)
+        advices, key=lambda pair: (VERDICT_ORDER[pair[1].verdict], pair[1].max_count or 0, pair[0].server.id)
     )
-    return weakest[1].model_copy(update={"candidates": _candidates(advices)})
+    return weakest[0], weakest[1].model_copy(update={"candidates": _candidates(advices)})
 
 
 def rank(requests: Sequence[Request]) -> tuple[Candidate, ...]:
     """Every model for the same cards, the best first."""
     advices = [(request, advise(request)) for request in requests]
-    ordered = sorted(_candidates(advices), key=lambda c: (-_VERDICT_ORDER[c.verdict], -(c.max_count or 0), c.server))
+    ordered = sorted(_candidates(advices), key=lambda c: (-VERDICT_ORDER[c.verdict], -(c.max_count or 0), c.server))
     return tuple(ordered)
 
 
@@ -540,6 +456,7 @@ def _candidates(advices: Sequence[tuple[Request, Advice]]) -> tuple[Candidate, .
             max_count=advice.max_count,
             max_with_changes=advice.max_with_changes,
             tell_apart=request.server.tell_apart,
+            needs=advice.needs,
         )
         for request, advice in advices
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpucheck.catalog import CardMatch, Catalog
-from gpucheck.entries import Recognise, Server
+from gpucheck.entries import Server
 from gpucheck.errors import UsageError
 from gpucheck.fit.advise import EXIT_CODES, advise_any, rank
+from gpucheck.fit.prices import priced
 from gpucheck.fit.report import Advice, SlotTopology
 from gpucheck.fit.request import (
     Order,
@@ -20,10 +21,15 @@ from gpucheck.fit.request import (
     Wanted,
     checked_count,
     parse_gpu,
+    Processor,
+    Use,
     parse_psus,
+    parse_ram,
     parse_slot,
+    processor,
     resolve_option,
 )
+from gpucheck.fit.seller import finished
 from gpucheck.power import Redundancy
 from gpucheck.text import say
 
@@ -47,6 +53,10 @@ class Asked:
     input_volts: int | None = None
     redundancy: Redundancy | None = None
     ambient_c: int | None = None
+    cpu: str | None = None
+    ram: str | None = None
+    use: Use | None = None
+    prices: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
 
@@ -57,6 +67,8 @@ def answer(asked: Asked, catalog: Catalog) -> Advice:
         UsageError: a name is unknown or options contradict each other.
         InputError: a ``--from`` cannot be read.
     """
+    if asked.cpu is not None and asked.cpu_watts is not None:
+        raise UsageError("a CPU's name says its watts", input=f"--cpu-tdp {asked.cpu_watts}", hint="give --cpu alone")
     model, texts = _sorted_words(asked)
     meanings = _meanings(texts, asked.count, catalog)
     psus = parse_psus(asked.psu) if asked.psu is not None else None
@@ -68,7 +80,8 @@ def answer(asked: Asked, catalog: Catalog) -> Advice:
     requests = [
         _request(catalog.server(id), asked, orders, psus, machine, catalog) for id in ids for orders in meanings
     ]
-    return advise_any(requests)
+    request, advice = advise_any(requests)
+    return priced(request, finished(request, advice), asked.prices)
 
 
 def _sorted_words(asked: Asked) -> tuple[str | None, tuple[str, ...]]:
@@ -130,11 +143,16 @@ def _machine(asked: Asked, catalog: Catalog) -> Machine:
     return assemble(gather(asked.sources, timeout=2.0), catalog)
 
 
-def _model_of(machine: Machine | None, asked: Asked) -> str:
-    from gpucheck.probing import require_model
+def _servers(model: str | None, machine: Machine | None, asked: Asked, catalog: Catalog) -> tuple[Server, ...]:
+    """The models that are asked about: those of a name, else the machine's own, derived from its facts if need be."""
+    if machine is not None and machine.catalog_model is not None:
+        return (catalog.server(machine.catalog_model),)
+    if model is not None:
+        return tuple(catalog.server(id) for id in catalog.find_servers(model))
+    from gpucheck.fit.derived import derive
 
     assert machine is not None
-    return require_model(machine, ", ".join(asked.sources) or "this machine")
+    return (derive(machine, ", ".join(asked.sources) or say("this machine")),)
 
 
 def _same_model(model: str | None, machine: Machine | None, catalog: Catalog) -> None:
@@ -172,21 +190,37 @@ def _request(
             say("a {model} has {bays} bays for power supplies", model=server.model, bays=server.power.bays),
             input=f"--psu {asked.psu}",
         )
+    cpu = processor(asked.cpu, catalog) if asked.cpu is not None else None
     request = Request(
         server=server,
         orders=tuple(
             order if order.slot is None else replace(order, slot=_slot(server, order.slot)) for order in orders
         ),
         cpus=asked.cpus,
-        cpu_watts=asked.cpu_watts,
+        cpu_watts=cpu.watts if cpu is not None else asked.cpu_watts,
+        cpu=cpu,
         psus=psus,
         options=options,
         input_volts=asked.input_volts,
         redundancy=asked.redundancy,
         ambient_c=asked.ambient_c,
+        ram_bytes=parse_ram(asked.ram) if asked.ram is not None else None,
+        use=asked.use,
         catalog=catalog,
     )
     return with_found(request, machine) if machine is not None else request
+
+
+def _cpu_found(machine: Machine, catalog: Catalog | None) -> Processor | None:
+    """The CPU that a probe read, where the catalog knows it; of several models the first."""
+    names = [socket.model for socket in machine.cpu_sockets or () if socket.populated is not False]
+    names += [machine.cpu.model] if machine.cpu is not None else []
+    for name in filter(None, names):
+        try:
+            return processor(name, catalog, found=True) if catalog is not None else None
+        except UsageError:
+            continue
+    return None
 
 
 def _slot(server: Server, name: str) -> str:
@@ -200,25 +234,50 @@ def _slot(server: Server, name: str) -> str:
 
 
 def with_found(request: Request, machine: Machine) -> Request:
-    """What a probe found counts as stated, unless the person states otherwise."""
-    populated = [socket.populated for socket in machine.cpu_sockets or ()]
-    cpus = request.cpus
-    if cpus is None and populated and None not in populated and any(populated):
-        cpus = min(populated.count(True), request.server.sockets.count)
+    """What a probe found counts as stated, unless the person states otherwise; the cards in it stay where they are."""
+    from gpucheck.fit.found import standing
+
+    server, catalog = request.server, request.catalog or Catalog({}, {})
+    stands = standing(server, machine, catalog, request.options)
+    cpus = _cpus_found(machine, server) or stands.cpus
+    psus = _psus_found(machine.psus)
     return replace(
         request,
-        cpus=cpus,
-        psus=request.psus or _psus_found(machine.psus),
-        occupied=_occupied(request.server, machine),
-        options={**recognised(request.server, machine), **request.options},
+        orders=(*stands.fitted, *request.orders),
+        cpus=request.cpus or cpus,
+        psus=request.psus or psus,
+        occupied=stands.occupied,
+        options=stands.options,
+        strangers=stands.strangers,
+        probed=True,
+        remarks=(*stands.remarks, *_contradictions(request, cpus, psus)),
+        address_bits=machine.cpu.physical_address_bits if machine.cpu is not None else None,
+        bios_version=machine.system.bios_version if machine.system is not None else None,
     )
 
 
-def _occupied(server: Server, machine: Machine) -> frozenset[str]:
-    """Catalog ids of the slots in which something stands, as the firmware lists it."""
-    in_use = {slot.designation for slot in machine.slots or () if slot.in_use}
-    in_use |= {gpu.slot for gpu in machine.gpus or () if gpu.slot is not None}
-    return frozenset(row.id for row in server.slots if in_use & set(row.designations))
+def _contradictions(request: Request, cpus: int | None, psus: PsuPlan | None) -> Iterator[str]:
+    """What is stated and differs from what was found: the statement is judged, and the person is told."""
+    if request.cpus is not None and cpus is not None and request.cpus != cpus:
+        template = "The machine shows so many CPUs: {found}. Stated, and judged here: {stated}."
+        yield say(template, found=cpus, stated=request.cpus)
+    if request.psus is not None and psus is not None and request.psus != psus:
+        yield say(
+            "The machine shows power supplies of {count} × {watts} W. Stated, and judged here: {stated} × {each} W.",
+            count=psus.count,
+            watts=psus.watts,
+            stated=request.psus.count,
+            each=request.psus.watts,
+        )
+
+
+def _cpus_found(machine: Machine, server: Server) -> int | None:
+    """CPUs that are fitted, as the firmware says; else as many packages as the kernel runs on."""
+    populated = [socket.populated for socket in machine.cpu_sockets or ()]
+    if populated and None not in populated and any(populated):
+        return min(populated.count(True), server.sockets.count)
+    packages = machine.cpu.packages if machine.cpu is not None else None
+    return min(packages, server.sockets.count) if packages is not None else None
 
 
 def _psus_found(psus: Sequence[Psu] | None) -> PsuPlan | None:
@@ -230,40 +289,14 @@ def _psus_found(psus: Sequence[Psu] | None) -> PsuPlan | None:
     return PsuPlan(len(live), min(watts))
 
 
-def recognised(server: Server, machine: Machine) -> dict[str, str]:
-    """Options that the machine's own slot list decides; only where exactly one choice agrees."""
-    if machine.slots is None:
-        return {}
-    widths = {slot.designation: slot.lanes for slot in machine.slots}
-    names = {row.id: row.designations for row in server.slots}
-    there = {id for id, designations in names.items() if any(name in widths for name in designations)}
-    lanes = {id: next((widths[name] for name in names[id] if name in widths), None) for id in there}
-    found = {}
-    for key, option in server.options.items():
-        agreeing = [
-            name
-            for name, choice in option.choices.items()
-            if choice.recognise is not None and _agrees(choice.recognise, there, lanes)
-        ]
-        if len(agreeing) == 1:
-            found[key] = agreeing[0]
-    return found
-
-
-def _agrees(recognise: Recognise, there: set[str], lanes: dict[str, int | None]) -> bool:
-    return (
-        not set(recognise.slots_absent) & there
-        and set(recognise.slots_present) <= there
-        and all(lanes.get(id) == width for id, width in recognise.slot_lanes.items())
-    )
-
-
 # --- every model --------------------------------------------------------------------------------
 
 
 def _ranking(asked: Asked, meanings: tuple[tuple[Order, ...], ...], psus: PsuPlan | None, catalog: Catalog) -> Advice:
     if asked.risers or asked.options:
         raise UsageError("a riser or option belongs to one model", hint="name the model with --model")
+    if asked.prices:
+        raise UsageError("what must be ordered differs by model", input="--price", hint="name the model with --model")
     orders = meanings[0]
     servers = [catalog.server(id) for id in sorted(catalog.servers)]
     requests = [

@@ -37,6 +37,12 @@ class Case:
         """The model."""
         return self.request.server
 
+    @property
+    def left_out(self) -> int:
+        """Cards asked for that find no slot."""
+        placed = sum(not seat.fitted for seat in self.placement.seats)
+        return sum(order.count for order in self.request.new) - placed
+
     def cards_in(self, report: BuildReport) -> tuple[Card, ...]:
         """Catalog entries of a report's cards; empty when one of them is not in the catalog."""
         catalog = self.request.catalog

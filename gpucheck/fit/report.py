@@ -21,6 +21,8 @@ class Candidate(Document):
     max_count: int | None
     max_with_changes: int | None = None
     tell_apart: str | None = None
+    needs: str | None = None
+    """In a few words: what it takes, what is not known, or what is in the way."""
 
 
 class Place(Document):
@@ -55,7 +57,20 @@ class PowerTerm(Document):
     item: str
     low_watts: int
     high_watts: int | None
+    note: str | None = None
     sources: tuple[Citation, ...] = ()
+
+
+class Supplies(Document):
+    """The power supplies of the sum."""
+
+    count: int
+    watts: int
+    """Rating of one, at 200-240 V."""
+    watts_at_voltage: int
+    """Output of one at the stated mains voltage."""
+    low_line_watts: int | None
+    """Output of one at 100-120 V; None: not known."""
 
 
 class PowerSum(Document):
@@ -67,14 +82,67 @@ class PowerSum(Document):
     peak_watts: int | None
     redundancy: str | None
     input_voltage: int | None
+    supplies: Supplies | None = None
+    usable_by_redundancy: dict[str, int] | None = None
+    """``none``, ``n+1`` and ``n+n`` to the watts that may be used; None where the supplies are not known."""
     terms: tuple[PowerTerm, ...] = ()
 
 
+class PeerAccess(Document):
+    """Whether some pairs of GPUs copy to each other directly, and why."""
+
+    pairs: tuple[tuple[int, int], ...]
+    """Places of two rows of the matrix, from 0."""
+    access: Literal["yes", "no", "unknown"]
+    why: str
+    sources: tuple[Citation, ...] = ()
+
+
 class SlotTopology(Document):
-    """Distance between the cards as they would stand."""
+    """Distance between the GPUs as they would stand, in the words of ``nvidia-smi topo -m``.
+
+    A card with several GPUs has as many rows: its slot is named once for each.
+    """
 
     slots: tuple[str, ...]
     matrix: tuple[tuple[str, ...], ...]
+    gpus: tuple[str, ...] = ()
+    """The card of each row."""
+    legend: dict[str, str] = Field(default_factory=dict)
+    """Meaning of the words that the matrix uses."""
+    peer_access: tuple[PeerAccess, ...] = ()
+    means: tuple[Condition, ...] = ()
+    """What follows for the use of the cards, in sentences."""
+
+
+class Driver(Document):
+    """Branches of NVIDIA's Linux driver that drive all the cards."""
+
+    from_: str | None = Field(default=None, alias="from")
+    """None: older than any that matters."""
+    last: str | None = None
+    """None: current drivers do."""
+    flavour: Literal["open", "proprietary", "either"]
+    """Of the kernel modules."""
+
+
+class SoftwareStack(Document):
+    """The software that all the cards share, those that are fitted among them."""
+
+    driver: Driver | None = None
+    tensorflow: str | None = None
+    """The newest official release with machine code for all the cards."""
+    cuda: str | None = None
+    cudnn: str | None = None
+    python: tuple[str, str] | None = None
+    """First and last version that the release is made for."""
+    pip: str | None = None
+    """The line that installs it."""
+    cpu_needs: tuple[str, ...] = ()
+    """What the release asks of the processor."""
+    why_none: str | None = None
+    """Why there is no driver, or no official TensorFlow, for all the cards."""
+    sources: tuple[Citation, ...] = ()
 
 
 class Item(Document):
@@ -89,6 +157,16 @@ class Item(Document):
     sources: tuple[Citation, ...] = ()
 
 
+class Answer(Document):
+    """What comes out if a question is answered so."""
+
+    option: str | None = None
+    """The words of a command line that state the answer, such as ``--cpus 2``; None: no option says it."""
+    verdict: AdviceVerdict | None = None
+    max_count: int | None = None
+    """Most cards then; None where the answer decides about the cards asked for alone."""
+
+
 class Question(Document):
     """Something to ask the seller, and what each answer means."""
 
@@ -96,6 +174,8 @@ class Question(Document):
     how: str
     if_yes: str
     if_no: str
+    yes: Answer = Answer()
+    no: Answer = Answer()
 
 
 class Condition(Document):
@@ -123,6 +203,48 @@ class Scenario(Document):
     options: dict[str, str]
 
 
+class Claim(Document):
+    """When the sentence ``it takes only one GPU`` is right, and when it is not."""
+
+    text: str
+    right_when: tuple[Scenario, ...] = ()
+    wrong_when: tuple[Scenario, ...] = ()
+    not_known_when: tuple[Scenario, ...] = ()
+    """More than one finds a slot, and something that decides is not known."""
+
+
+class KnownBuild(Document):
+    """A build that somebody runs, or failed with."""
+
+    cards: tuple[str, ...]
+    count: int
+    works: bool
+    slots: tuple[str, ...] = ()
+    note: str | None = None
+    sources: tuple[Citation, ...] = ()
+
+
+class PricedItem(Document):
+    """A card or a thing to order, with what it costs."""
+
+    item: str
+    quantity: int
+    each: float
+    total: float
+    need: Literal["must", "maybe-fitted"]
+
+
+class Price(Document):
+    """What the cards and the shopping list cost, in the currency of the prices that were given."""
+
+    total: float
+    """All that has a price."""
+    total_if_fitted: float
+    """Without what may be fitted already."""
+    priced: tuple[PricedItem, ...]
+    unpriced: tuple[str, ...]
+
+
 class Advice(Printed):
     """Does it fit, where, and what must be ordered with it."""
 
@@ -139,9 +261,17 @@ class Advice(Printed):
     checks: tuple[Check, ...]
     power: PowerSum | None
     topology: SlotTopology
+    software: SoftwareStack | None = None
     shopping_list: tuple[Item, ...]
     questions: tuple[Question, ...]
     conditions: tuple[Condition, ...]
     alternatives: tuple[Alternative, ...]
     scenarios: tuple[Scenario, ...] = ()
     notes: tuple[Condition, ...] = ()
+    needs: str | None = None
+    """In a few words: what it takes, what is not known, or what is in the way."""
+    claim: Claim | None = None
+    known_builds: tuple[KnownBuild, ...] = ()
+    seller_message: str | None = None
+    """Ready to paste; None where there is nothing to ask."""
+    price: Price | None = None

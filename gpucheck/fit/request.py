@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from gpucheck.catalog import Catalog, exact_name
-from gpucheck.entries import Aux, Bus, Card, CardCooling, CardPower, Server, Size, Variant
+from gpucheck.entries import Aux, Bus, Card, CardCooling, CardPower, Server, Size, Variant, citations
 from gpucheck.errors import UsageError
+from gpucheck.findings import Citation
 from gpucheck.power import Redundancy
 
 MOST_CARDS = 64
 """More cards than any server has slots; beyond it a count is a typing mistake."""
 
+Use = Literal["train", "infer"]
+"""What the cards are for."""
+
+SLOT_PITCH_MM = 20.32
+"""From slot to slot (CEM)."""
+ROUNDING_MM = 2.0
+"""Lists round, brackets stick out: half-length cards are listed with 168 or 169 mm, two slots with 40 mm or more."""
+
 LEAST_PSU_WATTS = 100
 """No supply of a server gives less; below it a number is a typing mistake."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted:
     """A card as it will be built in: the reference card, or a maker's variant over it."""
 
     card: Card
     variant: Variant | None = None
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Catalog id, with the variant behind a slash."""
         return self.card.id if self.variant is None else f"{self.card.id}/{self.variant.id}"
@@ -65,13 +75,19 @@ class Wanted:
 
         The reference card's name does not mean a maker's variant, which differs in what decides fit.
         """
-        names = self.variant.names if self.variant is not None else (self.card.name, *self.card.names)
-        return name == self.id or exact_name(name) in {exact_name(known) for known in names}
+        return name == self.id or exact_name(name) in self._names
 
-    @property
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        names = self.variant.names if self.variant is not None else (self.card.name, *self.card.names)
+        return frozenset(map(exact_name, names))
+
+    @cached_property
     def slots_wide(self) -> int | None:
-        """Whole slots that it covers."""
+        """Whole slots that it covers; where no source counts them, as many as its thickness takes."""
         wide = self.size.slots_wide
+        if wide is None and self.size.thickness_mm is not None:
+            wide = max(self.size.thickness_mm - ROUNDING_MM, 1) / SLOT_PITCH_MM
         return None if wide is None else int(-(-wide // 1))
 
 
@@ -82,7 +98,7 @@ class Order:
     Attributes:
         wanted: The card.
         count: How many.
-        slot: The slot that it must stand in; None: any.
+        slot: The slot that it must stand in; None: any. Of a fitted card None: nobody knows, and none is taken.
         fitted: A probe found it there: it stays, and needs no slot, no cable and no judgement of its room.
     """
 
@@ -101,6 +117,50 @@ class PsuPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Processor:
+    """The CPU that is fitted in every socket in use.
+
+    Attributes:
+        name: Whole, without the maker.
+        family: As catalog entries name it.
+        watts: Thermal design power; None: not known.
+        address_bits: Physical address bits; None: not known.
+        pcie_gen: Generation of its PCIe lanes.
+        pcie_lanes: How many it has.
+        avx: Widest of its vector instructions; ``none`` where it has none.
+        found: A probe read it; otherwise a person states it.
+        sources: What ``watts`` rests on.
+        family_sources: What the rest rests on.
+    """
+
+    name: str
+    family: str
+    watts: int | None = None
+    address_bits: int | None = None
+    pcie_gen: int | None = None
+    pcie_lanes: int | None = None
+    avx: str | None = None
+    found: bool = False
+    sources: tuple[Citation, ...] = ()
+    family_sources: tuple[Citation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A card that a probe found in the machine and that the catalog does not know.
+
+    Attributes:
+        name: What it calls itself.
+        slot: Id of its slot; None: not known.
+        watts: The power limit that its driver tells; None: not known.
+    """
+
+    name: str
+    slot: str | None
+    watts: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A question to the advisor. What is None is free: the search may choose it.
 
@@ -109,12 +169,21 @@ class Request:
         orders: Cards and counts; empty: how many of each class?
         cpus: CPUs that are fitted.
         cpu_watts: TDP of one CPU.
+        cpu: The CPU by name; then ``cpu_watts`` is its TDP.
         psus: Supplies that are fitted.
         options: Option name to the choice that is fitted.
         input_volts: Mains voltage.
         redundancy: How many supplies may fail.
         ambient_c: Temperature of the inlet air.
-        occupied: Slots in which a probe found something.
+        ram_bytes: Memory of the host.
+        address_bits: Physical address bits that a probe read.
+        bios_version: Version of the firmware that a probe read.
+        use: What the cards are for; None: judged as training, which asks for more.
+        occupied: Slots in which a probe found something, without those of fitted cards.
+        keep: What stands in them stays.
+        strangers: Cards in the machine that the catalog does not know.
+        probed: Whether a probe of the machine speaks in it; then the room that is left is told.
+        remarks: What a person should know of how the facts were read.
         catalog: Where the cards of other people's builds are looked up.
     """
 
@@ -122,12 +191,21 @@ class Request:
     orders: tuple[Order, ...] = ()
     cpus: int | None = None
     cpu_watts: int | None = None
+    cpu: Processor | None = None
     psus: PsuPlan | None = None
     options: dict[str, str] = field(default_factory=dict)
     input_volts: int | None = None
     redundancy: Redundancy | None = None
     ambient_c: int | None = None
+    ram_bytes: int | None = None
+    address_bits: int | None = None
+    bios_version: str | None = None
+    use: Use | None = None
     occupied: frozenset[str] = frozenset()
+    keep: bool = False
+    strangers: tuple[Stranger, ...] = ()
+    probed: bool = False
+    remarks: tuple[str, ...] = ()
     catalog: Catalog | None = None
 
     @property
@@ -140,9 +218,14 @@ class Request:
         """What is asked for, without the cards that are fitted."""
         return tuple(order for order in self.orders if not order.fitted)
 
+    @property
+    def fitted(self) -> tuple[Order, ...]:
+        """The cards that a probe found in the machine."""
+        return tuple(order for order in self.orders if order.fitted)
+
     def with_new(self, orders: tuple[Order, ...]) -> Request:
         """The same request for other cards; what is fitted stays."""
-        return replace(self, orders=(*(order for order in self.orders if order.fitted), *orders))
+        return replace(self, orders=(*self.fitted, *orders))
 
     def freed(self, *names: str) -> Request:
         """The same request with some of what it states left free again."""
@@ -156,14 +239,19 @@ class Request:
                 {"gpu": order.wanted.id, "count": order.count, **({"slot": order.slot} if order.slot else {})}
                 for order in self.new
             ],
-            "fitted": [{"gpu": order.wanted.id, "slot": order.slot} for order in self.orders if order.fitted],
+            "fitted": [{"gpu": order.wanted.id, "slot": order.slot} for order in self.fitted],
             "cpus": self.cpus,
+            "cpu": None if self.cpu is None else self.cpu.name,
             "cpu_watts": self.cpu_watts,
             "psus": None if self.psus is None else {"count": self.psus.count, "watts": self.psus.watts},
             "options": dict(self.options),
             "input_voltage": self.input_volts,
             "redundancy": self.redundancy,
             "ambient_c": self.ambient_c,
+            "ram_bytes": self.ram_bytes,
+            "address_bits": self.address_bits,
+            "bios_version": self.bios_version,
+            "use": self.use,
             "occupied": sorted(self.occupied),
         }
 
@@ -174,6 +262,36 @@ def parse_psus(text: str) -> PsuPlan:
     if match is None or int(match[1] or 1) == 0 or int(match[2]) < LEAST_PSU_WATTS:
         raise UsageError("not a number of power supplies", input=f"--psu {text}", hint="write it as 2x1100")
     return PsuPlan(int(match[1] or 1), int(match[2]))
+
+
+_SIZES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_ram(text: str) -> int:
+    """``256G``, ``256 GB``, ``1.5TiB`` to bytes, all binary. UsageError for anything else."""
+    match = re.fullmatch(r"\s*(\d{1,7}(?:\.\d{1,3})?)\s*([MGT])(?:i?B)?\s*", text, re.IGNORECASE)
+    if match is None or not float(match[1]):
+        raise UsageError("not a size of memory", input=f"--ram {text}", hint="write it as 256G")
+    return int(float(match[1]) * _SIZES[match[2].upper()])
+
+
+def processor(name: str, catalog: Catalog, *, found: bool = False) -> Processor:
+    """The CPU that a name means. UsageError names the nearest."""
+    family, cpu = catalog.find_cpu(name)
+    pcie = family.pcie
+    told = (*family.address_bits_src, *(pcie.src if pcie else ()), *family.avx_src)
+    return Processor(
+        name=cpu.name,
+        family=family.family,
+        watts=cpu.watts,
+        address_bits=family.address_bits,
+        pcie_gen=pcie.gen if pcie else None,
+        pcie_lanes=pcie.lanes if pcie else None,
+        avx=family.avx,
+        found=found,
+        sources=citations(family, cpu.src),
+        family_sources=citations(family, tuple(dict.fromkeys(told))),
+    )
 
 
 def parse_slot(text: str) -> tuple[str, str | None]:

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpucheck.fit.addresses import firmware
 from gpucheck.fit.case import Case, Ruling
+from gpucheck.fit.cooling import cooling, plugs_on_top, side_by_side
+from gpucheck.fit.forecast import topology
+from gpucheck.fit.hosts import memory, processors, use
 from gpucheck.fit.seats import options, slots, sockets
-from gpucheck.fit.vendor import cooling, needs, software, support, topology
+from gpucheck.fit.software import software
+from gpucheck.fit.vendor import needs, support
 from gpucheck.fit.watts import power_plugs, watts
 
 _QUESTIONS = (
     slots,
     sockets,
     options,
+    processors,
     power_plugs,
     watts,
     firmware,
     cooling,
+    side_by_side,
+    plugs_on_top,
     needs,
     support,
     topology,
     software,
+    memory,
+    use,
 )
+
+
+_FAILING = (needs, support, cooling, processors, power_plugs, watts, firmware)
+"""Those that can fail although every card has a slot, the quick ones first."""
+
+_LOWERING = (options, sockets, slots)
+"""Those that then ask for a change or say that something is not known, and never fail. The rest decides nothing."""
 
 
 def rulings(case: Case) -> Iterator[Ruling]:
     """Every question, in the order in which an expert asks them."""
-    for question in _QUESTIONS:
+    return _asked(_QUESTIONS, case)
+
+
+def failing(case: Case) -> Iterator[Ruling]:
+    """What can fail in a case in which every card has a slot."""
+    return _asked(_FAILING, case)
+
+
+def lowering(case: Case) -> Iterator[Ruling]:
+    """What else can lower the verdict of such a case, to *unknown* at worst."""
+    return _asked(_LOWERING, case)
+
+
+def _asked(questions: Iterable[Callable[[Case], Iterator[Ruling]]], case: Case) -> Iterator[Ruling]:
+    for question in questions:
         yield from question(case)

@@ -8,11 +8,10 @@ from gpucheck.entries import Size, SlotRow, citations
 from gpucheck.findings import Citation
 from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed, owner_told
 from gpucheck.fit.report import Condition, Item, Question
-from gpucheck.fit.request import Order, Wanted
+from gpucheck.fit.request import ROUNDING_MM, Order, Wanted
 from gpucheck.fit.slots import (
     CEM_FULL_HEIGHT_MM,
     CEM_FULL_LENGTH_MM,
-    ROUNDING_MM,
     SLOT_WATTS,
     Remark,
     Seat,
@@ -39,8 +38,9 @@ _ESSENTIAL_WORDS: dict[Topic, str] = {
 
 def slots(case: Case) -> Iterator[Ruling]:
     """Does every card have a slot, and why not?"""
-    placed, wanted = len(case.placement.seats), case.request.count
-    rows = {place.row.id: place.row for place in case.placement.seats}
+    new = [place for place in case.placement.seats if not place.fitted]
+    placed, wanted = len(new), sum(order.count for order in case.request.new)
+    rows = {place.row.id: place.row for place in new}
     sources = case.cite(key for row in rows.values() for key in row.src)
     if placed == wanted:
         template = plural(wanted, "The card has a slot: {slots}.", "All {count} cards have a slot: {slots}.")
@@ -80,7 +80,7 @@ def _reasons(case: Case) -> Iterator[Ruling]:
 
 
 def _modules(case: Case) -> Iterator[Ruling]:
-    for order in case.request.orders:
+    for order in case.request.new:
         card = order.wanted.card
         if card.form != "pcie":
             text = say("The {card} is a module for a board of its own kind, not a card for a slot.", card=card.name)
@@ -97,7 +97,7 @@ def _zones(case: Case) -> Iterator[Ruling]:
     for zone in case.server.gpu.zones if len(models) > 1 else ():
         text = say("Slots {slots} are one zone: all GPUs in them must be of one model.", slots=listed(zone.slots))
         sources = case.cite(zone.src)
-        short = len(case.placement.seats) < case.request.count
+        short = case.left_out > 0
         if vendor_read(case.server, zone.src):
             yield Ruling(check_of("slot", "fail" if short else "pass", text, sources))
         else:
@@ -120,6 +120,8 @@ def _displaced(case: Case) -> Iterator[Ruling]:
 
 
 def _lanes_lost(case: Case) -> Iterator[Ruling]:
+    if case.request.use == "infer":
+        return  # a model is loaded once
     for place in case.placement.seats:
         bus = place.wanted.bus
         if bus is None or place.fitted:
@@ -150,18 +152,10 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
         wanted = kinds[id]
         remarks, rows = [remark for remark, _ in found], [row for _, row in found]
         text = " ".join(merged(remarks))
-        known, because = covered(case, wanted), say("{what} But a source has this card in this model.", what=text)
-        if not known:
-            known = room_shown(case, wanted, topic, rows)
-            because = say("{what} But a source has a card as large in this model.", what=text)
-        if not known and _limit_speaks(topic, wanted):
-            known = admitted(case, wanted, frozenset(row.id for row in rows))
-            because = say("{what} But the vendor's limit admits such cards there.", what=text)
-        if not known and topic == "socket":
-            known = owner_told(case, wanted, frozenset(row.id for row in rows))
-            because = say("{what} But the vendor names it for so many CPUs.", what=text)
+        known, because = _told(case, wanted, topic, rows)
         if known:
-            yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", because, known), essential=True)
+            said = say(because, what=text)
+            yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", said, known), essential=True)
         else:
             yield Ruling(
                 check_of(_ESSENTIAL_WORDS[topic], "unknown", text, case.cite(key for r in remarks for key in r.src)),
@@ -169,6 +163,20 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
                 conditions=(Condition(text=_WHAT_MUST_HOLD[topic]),),
                 questions=(_measure(topic, wanted, listed(dict.fromkeys(row.id for row in rows))),),
             )
+
+
+def _told(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]) -> tuple[tuple[Citation, ...], str]:
+    """What covers an unknown about a card in these slots, and the sentence that says so; no sources: nothing does."""
+    slots = frozenset(row.id for row in rows)
+    if known := covered(case, wanted):
+        return known, "{what} But a source has this card in this model."
+    if known := room_shown(case, wanted, topic, rows):
+        return known, "{what} But a source has a card as large in this model."
+    if _limit_speaks(topic, wanted) and (known := admitted(case, wanted, slots)):
+        return known, "{what} But the vendor's limit admits such cards there."
+    if topic == "socket" and (known := owner_told(case, wanted, slots)):
+        return known, "{what} But the vendor names it for so many CPUs."
+    return (), ""
 
 
 def room_shown(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]) -> tuple[Citation, ...]:
@@ -180,8 +188,9 @@ def room_shown(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]
     if need is None:
         return ()
     rounding = ROUNDING_MM if topic == "length" else 0
+    count = len(rows) + sum(place.fitted for place in case.placement.seats)
     for report in case.server.gpu.reports:
-        if not report.works or report.count < len(rows):
+        if not report.works or report.count < count:
             continue
         sizes = [_extent(card.size, topic) for card in case.cards_in(report)]
         as_large = bool(sizes) and all(size is not None and size + rounding >= need for size in sizes)
@@ -222,39 +231,41 @@ _WHAT_MUST_HOLD: dict[Topic, str] = {
 }
 
 
+_HOW_TO_MEASURE: dict[Topic, tuple[str, str]] = {
+    "length": (
+        "How long is the {card}, and how long is the room at slot {slot}?",
+        "Measure the card from the bracket to its end, and the machine from the slot's bracket to the first "
+        "obstacle, with room for the plug and its bend.",
+    ),
+    "height": (
+        "How high is the {card}, and how much room is above slot {slot}?",
+        "Measure from the bottom of the slot's connector to the closed lid, and the card with its power plug.",
+    ),
+    "width": (
+        "How many slots wide is the {card}, and how many are free beside slot {slot}?",
+        "Count the bracket's slot covers and look at what stands beside the slot.",
+    ),
+    "connector": (
+        "Is the connector of slot {slot} as long as the card's?",
+        "Photograph the slot: an x16 connector is 89 mm long.",
+    ),
+    "socket": (
+        "Which CPU does slot {slot} belong to?",
+        "Look for the print beside the slot or in the manual; on a running machine: gpucheck probe names the socket.",
+    ),
+    "slot-watts": (
+        "May a card draw {watts} W from slot {slot}?",
+        "Look up the slot's power limit in the server's manual.",
+    ),
+    "slot": ("Does slot {slot} take a GPU?", "Look in the server's manual."),
+}
+
+
 def _measure(topic: Topic, wanted: Wanted, slot: str) -> Question:
     plugged = wanted.power is None or wanted.aux is None or bool(wanted.aux.plugs)
     watts = SLOT_WATTS if plugged or wanted.power is None else wanted.power.watts
     fields = {"card": wanted.name, "slot": slot, "watts": watts}
-    ask, how = {
-        "length": (
-            "How long is the {card}, and how long is the room at slot {slot}?",
-            "Measure the card from the bracket to its end, and the machine from the slot's bracket to the first "
-            "obstacle, with room for the plug and its bend.",
-        ),
-        "height": (
-            "How high is the {card}, and how much room is above slot {slot}?",
-            "Measure from the bottom of the slot's connector to the closed lid, and the card with its power plug.",
-        ),
-        "width": (
-            "How many slots wide is the {card}, and how many are free beside slot {slot}?",
-            "Count the bracket's slot covers and look at what stands beside the slot.",
-        ),
-        "connector": (
-            "Is the connector of slot {slot} as long as the card's?",
-            "Photograph the slot: an x16 connector is 89 mm long.",
-        ),
-        "socket": (
-            "Which CPU does slot {slot} belong to?",
-            "Look for the print beside the slot or in the manual; on a running machine: "
-            "gpucheck probe names the socket.",
-        ),
-        "slot-watts": (
-            "May a card draw {watts} W from slot {slot}?",
-            "Look up the slot's power limit in the server's manual.",
-        ),
-        "slot": ("Does slot {slot} take a GPU?", "Look in the server's manual."),
-    }[topic]
+    ask, how = _HOW_TO_MEASURE[topic]
     return Question(
         ask=say(ask, **fields),
         how=say(how, **fields),

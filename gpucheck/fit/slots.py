@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import add
 from typing import Literal
 
 from gpucheck.entries import GpuLimit, Server, Size, SlotRow
 from gpucheck.findings import Outcome
-from gpucheck.fit.request import Order, Wanted
+from gpucheck.fit.request import ROUNDING_MM, Order, Wanted
 from gpucheck.text import say
 
 CEM_FULL_HEIGHT_MM = 111.15
 CEM_LOW_HEIGHT_MM = 68.9
 CEM_FULL_LENGTH_MM = 312.0
 CEM_HALF_LENGTH_MM = 167.65
-ROUNDING_MM = 2.0
-"""Cards that are half-length by name are listed with 168 or 169 mm: lists round, brackets stick out."""
 SLOT_WATTS = 75
 """Most that a card may draw from a slot (CEM, x16 graphics)."""
 LEAST_SLOT_WATTS = 25
@@ -60,7 +60,7 @@ def merged(remarks: Iterable[Remark]) -> tuple[str, ...]:
     return tuple(say(template, slot=", ".join(slots), **dict(fields)) for (template, fields), slots in groups.items())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Seat:
     """A card in a slot."""
 
@@ -81,12 +81,12 @@ class Seat:
         """Nothing forbids it."""
         return all(remark.outcome != "fail" for remark in self.remarks)
 
-    @property
+    @cached_property
     def unknowns(self) -> tuple[Remark, ...]:
         """What is not known about it."""
         return tuple(remark for remark in self.remarks if remark.outcome == "unknown")
 
-    @property
+    @cached_property
     def lanes(self) -> int | None:
         """Lanes that the card will have; None: not known."""
         if self.row.lanes is None or self.wanted.bus is None:
@@ -104,6 +104,8 @@ class Build:
     """Slots that a probe found in use."""
     full: bool = False
     """Every CPU socket is populated: then no slot is dead, whoever owns it."""
+    keep: bool = False
+    """What stands in the occupied slots stays."""
 
 
 def active_rows(server: Server, build: Build) -> tuple[SlotRow, ...]:
@@ -321,87 +323,131 @@ class Placement:
     seats: tuple[Seat, ...]
 
     @property
-    def cost(self) -> tuple[int | tuple[str, ...], ...]:
+    def cost(self) -> Cost:
         """Less is better: what is not known, slots in use, slots that the vendor does not name for GPUs, lanes
         lost, distance between cards, the vendor's order."""
-        rows = [seat.row for seat in self.seats]
-        pairs = [pair_class(a, b) for i, a in enumerate(rows) for b in rows[i + 1 :]]
-        return (
-            sum(len(seat.unknowns) for seat in self.seats),
-            sum(len(seat.displaces) for seat in self.seats),
-            sum(seat.order is None for seat in self.seats),
-            -sum(seat.lanes or 0 for seat in self.seats),
-            sum(_DISTANCE[pair] for pair in pairs),
-            sum(seat.order if seat.order is not None else 99 for seat in self.seats),
-            tuple(row.id.zfill(4) for row in rows),
-        )
+        return (*_spent(self.seats), tuple(seat.row.id.zfill(4) for seat in self.seats))
+
+
+Cost = tuple[int | tuple[str, ...], ...]
+_LANES = 3
+"""Place of the lanes in a cost: the only part that one more card makes smaller."""
+
+
+def _spent(seats: Sequence[Seat]) -> tuple[int, ...]:
+    """Cost of seats, without their names."""
+    spent: tuple[int, ...] = (0,) * 6
+    for position, one in enumerate(seats):
+        spent = tuple(map(add, spent, _one_more(one, seats[:position])))
+    return spent
+
+
+def _one_more(seat: Seat, others: Sequence[Seat]) -> tuple[int, ...]:
+    """What one more seat adds to the cost of others."""
+    return (
+        len(seat.unknowns),
+        len(seat.displaces),
+        seat.order is None,
+        -(seat.lanes or 0),
+        sum(_DISTANCE[pair_class(seat.row, other.row)] for other in others),
+        seat.order if seat.order is not None else 99,
+    )
 
 
 def best_placement(server: Server, orders: Sequence[Order], build: Build) -> Placement:
-    """The best place for as many of the cards as go in: most cards first, then least cost.
+    """The best place for as many of the cards as go in; see :meth:`Room.best`."""
+    return Room(server, build).best(orders)
 
-    Fitted cards stay where they are. Exact: every set of slots is looked at, but for those that cannot beat the
-    best, and for those that differ from one that was looked at only in which of two interchangeable slots they use.
+
+class Room:
+    """The slots of a server in one build: what one search learns of them serves the next.
+
+    Args:
+        server: The model.
+        build: How it stands.
     """
-    rows = sorted(active_rows(server, build), key=lambda row: row.id.zfill(4))
-    zones = _zones(server)
-    twins = _twins(rows, build.occupied, zones)
-    standing = tuple(_as_it_stands(o, row) for o in orders if o.fitted for row in rows if row.id == o.slot)
-    placed = {one.row.id for one in standing}
-    kinds = [
-        (order.count, _usable(server, order, rows, build))
-        for order in orders
-        if not (order.fitted and order.slot in placed)
-    ]
-    # Most cards that the kinds from this one on can add.
-    to_come = [sum(min(count, len(places)) for count, places in kinds[kind:]) for kind in range(len(kinds) + 1)]
-    best, most, least = Placement(()), -1, Placement(()).cost
 
-    def search(
-        kind: int,
-        start: int,
-        left: int,
-        chosen: tuple[Seat, ...],
-        taken: frozenset[str],
-        owners: frozenset[tuple[int, str]],
-    ) -> None:
-        nonlocal best, most, least
-        if kind == len(kinds):
-            placement = Placement(chosen)
-            cost = placement.cost
-            if len(chosen) > most or cost < least:
-                best, most, least = placement, len(chosen), cost
-            return
-        places = kinds[kind][1]
-        passed: set[object] = set()
-        for position in range(start, len(places) if left else 0):
-            if len(chosen) + min(left, len(places) - position) + to_come[kind + 1] < most:
-                break
-            place = places[position]
-            twin = (twins[place.row.id], place.order)
-            if place.covers & taken or twin in passed:
-                continue
-            zone = zones.get(place.row.id)
-            if zone is not None and any(other == zone and id != place.wanted.id for other, id in owners):
-                continue
-            owned = owners if zone is None else owners | {(zone, place.wanted.id)}
-            search(kind, position + 1, left - 1, (*chosen, place), taken | place.covers, owned)
-            passed.add(twin)
-        # Leave out the others of this kind: fewer of one may let another in.
-        if len(chosen) + to_come[kind + 1] >= most:
-            following = kinds[kind + 1][0] if kind + 1 < len(kinds) else 0
-            search(kind + 1, 0, following, chosen, taken, owners)
+    def __init__(self, server: Server, build: Build) -> None:
+        self.server = server
+        self.build = build
+        self.rows = sorted(active_rows(server, build), key=lambda row: row.id.zfill(4))
+        self._zones = _zones(server)
+        self._twins = _twins(self.rows, build.occupied, self._zones)
+        self._places: dict[tuple[str, str | None], list[Seat]] = {}
 
-    covered = frozenset(slot for one in standing for slot in one.covers)
-    owned = frozenset((zones[one.row.id], one.wanted.id) for one in standing if one.row.id in zones)
-    search(0, 0, kinds[0][0] if kinds else 0, standing, covered, owned)
-    return Placement(tuple(sorted(best.seats, key=lambda s: s.order if s.order is not None else 99)))
+    def places(self, order: Order) -> list[Seat]:
+        """Every slot that such a card may stand in."""
+        key = (order.wanted.id, order.slot)
+        if key not in self._places:
+            named = named_slots(self.server, order.wanted, self.build)
+            rows = (row for row in self.rows if order.slot in (None, row.id))
+            seats = (seat(order.wanted, row, self.build, named) for row in rows)
+            self._places[key] = [
+                place for place in seats if place.usable and not (self.build.keep and place.displaces)
+            ]
+        return self._places[key]
 
+    def best(self, orders: Sequence[Order]) -> Placement:
+        """The best place for as many of the cards as go in: most cards first, then least cost.
 
-def _usable(server: Server, order: Order, rows: Sequence[SlotRow], build: Build) -> list[Seat]:
-    named = named_slots(server, order.wanted, build)
-    places = (seat(order.wanted, row, build, named) for row in rows if order.slot in (None, row.id))
-    return [place for place in places if place.usable]
+        Fitted cards stay where they are. Exact: every set of slots is looked at, but for those that cannot beat the
+        best, and for those that differ from one that was looked at only in which of two interchangeable slots they use.
+        """
+        zones, twins = self._zones, self._twins
+        standing = tuple(_as_it_stands(o, row) for o in orders if o.fitted for row in self.rows if row.id == o.slot)
+        kinds = [(order.count, self.places(order)) for order in orders if not order.fitted]
+        # Most cards that the kinds from this one on can add.
+        to_come = [sum(min(count, len(places)) for count, places in kinds[kind:]) for kind in range(len(kinds) + 1)]
+        widest = max((place.lanes or 0 for _, places in kinds for place in places), default=0)
+        best: tuple[Seat, ...] = ()
+        most, least = -1, Cost()
+
+        def beaten(more: int, chosen: tuple[Seat, ...], spent: tuple[int, ...]) -> bool:
+            """Whether up to so many more cards cannot bring it before the best: too few, or dear already."""
+            if len(chosen) + more != most:
+                return len(chosen) + more < most
+            return (*spent[:_LANES], spent[_LANES] - more * widest, *spent[_LANES + 1 :]) > least[:-1]
+
+        def search(
+            kind: int,
+            start: int,
+            left: int,
+            chosen: tuple[Seat, ...],
+            spent: tuple[int, ...],
+            taken: frozenset[str],
+            owners: frozenset[tuple[int, str]],
+        ) -> None:
+            nonlocal best, most, least
+            if kind == len(kinds):
+                cost: Cost = (*spent, tuple(one.row.id.zfill(4) for one in chosen))
+                if len(chosen) > most or cost < least:
+                    best, most, least = chosen, len(chosen), cost
+                return
+            places = kinds[kind][1]
+            passed: set[object] = set()
+            for position in range(start, len(places) if left else 0):
+                if beaten(min(left, len(places) - position) + to_come[kind + 1], chosen, spent):
+                    break
+                place = places[position]
+                twin = (twins[place.row.id], place.order)
+                if place.covers & taken or twin in passed:
+                    continue
+                zone = zones.get(place.row.id)
+                if zone is not None and any(other == zone and id != place.wanted.id for other, id in owners):
+                    continue
+                owned = owners if zone is None else owners | {(zone, place.wanted.id)}
+                more = tuple(map(add, spent, _one_more(place, chosen)))
+                search(kind, position + 1, left - 1, (*chosen, place), more, taken | place.covers, owned)
+                passed.add(twin)
+            # Leave out the others of this kind: fewer of one may let another in.
+            if not beaten(to_come[kind + 1], chosen, spent):
+                following = kinds[kind + 1][0] if kind + 1 < len(kinds) else 0
+                search(kind + 1, 0, following, chosen, spent, taken, owners)
+
+        covered = frozenset(slot for one in standing for slot in one.covers)
+        owned = frozenset((zones[one.row.id], one.wanted.id) for one in standing if one.row.id in zones)
+        search(0, 0, kinds[0][0] if kinds else 0, standing, _spent(standing), covered, owned)
+        return Placement(tuple(sorted(best, key=lambda s: s.order if s.order is not None else 99)))
 
 
 def _zones(server: Server) -> dict[str, int]:

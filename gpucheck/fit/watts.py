@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from gpucheck.entries import AuxSocket, citations
 from gpucheck.findings import Citation, Outcome
 from gpucheck.fit import plugs, supplies
-from gpucheck.fit.case import Case, Ruling, admitted, check_of, cover, listed, needs_that_apply, slots_of, vouched
-from gpucheck.fit.report import Condition, Item, PowerSum, PowerTerm, Question
+from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed, needs_that_apply, slots_of, vouched
+from gpucheck.fit.report import Answer, Condition, Item, PowerSum, PowerTerm, Question, Supplies
 from gpucheck.fit.request import Order, PsuPlan, Request
 from gpucheck.fit.slots import SLOT_WATTS
-from gpucheck.power import LOW_LINE_BELOW_VOLTS, Bounds, judged, usable_watts
+from gpucheck.power import LOW_LINE_BELOW_VOLTS, REDUNDANCIES, Bounds, judged, usable_watts
 from gpucheck.text import say
 
 
@@ -66,10 +66,10 @@ def _too_few_sockets(case: Case, need: int, have: int, sources: tuple[Citation, 
         need=need,
         have=have,
     )
-    covered = [cover(case, order.wanted, order.count) for order in case.request.orders]
-    if covered and all(covered):
+    known = [covered(case, order.wanted) for order in case.request.orders]
+    if known and all(known):
         text = say("{what} But a source has these cards in this model.", what=text)
-        return Ruling(check_of("plug", "pass", text, *covered), essential=True)
+        return Ruling(check_of("plug", "pass", text, *known), essential=True)
     question = Question(
         ask="Is there a cable for this server that feeds all plugs of one card from one socket?",
         how="Ask for its part number, and for what its socket may give in watts.",
@@ -93,11 +93,14 @@ def _feed(case: Case, order: Order, feed: plugs.Feed, socket_sources: tuple[Cita
         return
     if feed.outcome == "change":
         assert wanted.aux is not None
+        ends = {cable.from_plug for cable in feed.cables}
+        sockets = plugs.active_sockets(case.server, case.build) or ()
         text = say(
-            "Each {card} takes {plugs}: {cables}.",
+            "Each {card} takes {plugs}: {cables} (from: {at}).",
             card=wanted.name,
             plugs=plugs.in_words(wanted.aux),
             cables=listed(cable.called for cable in feed.cables),
+            at=listed(dict.fromkeys(socket.at for socket in sockets if None in ends or socket.plug in ends)),
         )
         items = tuple(
             Item(
@@ -150,9 +153,9 @@ def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tupl
         ),
     }[feed.reason or "aux-unknown"]
     held = Condition(text=say("there is a power cable that ends in the plug of the {card}", card=wanted.name))
-    if covered := cover(case, wanted, order.count):
+    if known := covered(case, wanted):
         text = say("{what} But a source has this card in this model.", what=text)
-        return Ruling(check_of("plug", "pass", text, covered), essential=True, conditions=(held,))
+        return Ruling(check_of("plug", "pass", text, known), essential=True, conditions=(held,))
     if shown := _plugs_shown(case, order):
         text = say("{what} But a source has a card with the same plugs in this model.", what=text)
         return Ruling(check_of("plug", "pass", text, shown), essential=True, conditions=(held,))
@@ -184,7 +187,8 @@ def _plugs_shown(case: Case, order: Order) -> tuple[Citation, ...]:
     for report in case.server.gpu.reports:
         fed = [card.aux for card in case.cards_in(report)]
         same = bool(fed) and all(other is not None and plugs.needed(aux) <= plugs.needed(other) for other in fed)
-        if report.works and report.count >= order.count and same:
+        count = sum(one.count for one in case.request.orders if one.wanted.id == order.wanted.id)
+        if report.works and report.count >= count and same:
             return case.cite(report.src)
     return ()
 
@@ -211,7 +215,7 @@ def watts(case: Case) -> Iterator[Ruling]:
             watts=chosen.watts,
             volts=request.input_volts,
         )
-        yield Ruling(check_of("watts", "unknown", text), essential=True, power=_sum(case, load, terms, None))
+        yield Ruling(check_of("watts", "unknown", text), essential=True, power=_sum(case, load, terms, None, chosen))
         return
     usable = usable_watts(chosen.count, each, request.redundancy or "none")
     outcome = judged(load, usable)
@@ -223,8 +227,8 @@ def watts(case: Case) -> Iterator[Ruling]:
         check_of("watts", outcome, text, sources),
         essential=True,
         conditions=_power_conditions(case, load, chosen, each),
-        questions=(_ask_load(),) if outcome == "unknown" else (),
-        power=_sum(case, load, terms, usable),
+        questions=(_ask_load(case, load, usable),) if outcome == "unknown" else (),
+        power=_sum(case, load, terms, usable, chosen),
     )
     yield from _peak(case, load, usable)
 
@@ -252,7 +256,9 @@ def _by_vendor(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             check_of("watts", outcome, rule.text, sources),
             essential=True,
             items=(item,) if outcome == "change" else (),
-            power=_sum(case, load, terms, usable_watts(plan.count, plan.watts, case.request.redundancy or "none")),
+            power=_sum(
+                case, load, terms, usable_watts(plan.count, plan.watts, case.request.redundancy or "none"), plan
+            ),
         )
         if rule.allowed:
             break
@@ -278,7 +284,7 @@ def _covered(case: Case) -> tuple[Citation, ...]:
     if low_line or request.redundancy not in (None, "none"):
         return ()
     known = [
-        cover(case, order.wanted, order.count) or admitted(case, order.wanted, slots_of(case, order.wanted))
+        covered(case, order.wanted) or admitted(case, order.wanted, slots_of(case, order.wanted))
         for order in request.orders
     ]
     return tuple(source for group in known for source in group) if known and all(known) else ()
@@ -297,14 +303,21 @@ def _terms(case: Case) -> Iterator[PowerTerm]:
                 high_watts=each,
                 sources=citations(order.wanted.card, power.src),
             )
+    for stranger in case.request.strangers:
+        limit = stranger.watts
+        yield PowerTerm(item=stranger.name, low_watts=limit or 0, high_watts=limit, sources=_LIMIT if limit else ())
     cpus, sockets_spec = case.build.cpus, case.server.sockets
     if case.request.cpu_watts is not None:
-        each = case.request.cpu_watts * cpus
-        yield PowerTerm(item=f"{cpus} × CPU, as stated", low_watts=each, high_watts=each)
+        each, named = case.request.cpu_watts * cpus, case.request.cpu
+        item = say("{count} × {cpu}", count=cpus, cpu=named.name) if named else f"{cpus} × CPU, as stated"
+        yield PowerTerm(item=item, low_watts=each, high_watts=each, sources=named.sources if named else ())
     else:
         most = sockets_spec.max_cpu_watts
+        named = case.request.cpu
         yield PowerTerm(
-            item=f"{cpus} × CPU, model not stated",
+            item=say("{count} × {cpu}, watts not known", count=cpus, cpu=named.name)
+            if named
+            else f"{cpus} × CPU, model not stated",
             low_watts=0,
             high_watts=None if most is None else most * cpus,
             sources=case.cite(sockets_spec.max_cpu_watts_src),
@@ -317,8 +330,12 @@ def _terms(case: Case) -> Iterator[PowerTerm]:
             item="fans, memory, drives and boards",
             low_watts=base.low_watts,
             high_watts=base.high_watts,
+            note=base.note,
             sources=case.cite(base.src),
         )
+
+
+_LIMIT = (Citation(title="the power limit that the card's driver tells", confidence="measured"),)
 
 
 def _at_voltage(case: Case, watts_each: int) -> int | None:
@@ -326,6 +343,11 @@ def _at_voltage(case: Case, watts_each: int) -> int | None:
     volts = case.request.input_volts
     if volts is None or volts >= LOW_LINE_BELOW_VOLTS:
         return watts_each
+    return _low_line(case, watts_each)
+
+
+def _low_line(case: Case, watts_each: int) -> int | None:
+    """Output of one supply at 100-120 V; None: not known."""
     return next((row.watts for row in case.server.power.low_line if row.rated_watts == watts_each), None)
 
 
@@ -391,23 +413,44 @@ def _power_conditions(case: Case, load: Bounds, chosen: PsuPlan, each: int) -> t
     return tuple(conditions)
 
 
-def _ask_load() -> Question:
+def _ask_load(case: Case, load: Bounds, usable: float) -> Question:
+    """What would close the bounds: the CPUs' watts, or those of the machine without the new cards."""
+    base = case.server.power.base
+    cards = sum(o.wanted.power.watts * o.count for o in case.request.orders if o.wanted.power is not None)
+    if case.request.cpu_watts is None and base is not None:
+        each = int(usable - cards - base.high_watts) // case.build.cpus
+        if each >= LEAST_CPU_WATTS:
+            return Question(
+                ask=say("Are its CPUs of at most {watts} W (TDP) each?", watts=each),
+                how="Ask for the CPUs' model, or read it off `gpucheck probe`, and give it with --cpu.",
+                if_yes="The power supplies carry it all.",
+                if_no="The power supplies may be too small.",
+                yes=Answer(option=f"--cpu-tdp {each}"),
+                no=Answer(option=f"--cpu-tdp {each + 1}"),
+            )
     return Question(
-        ask="Which CPUs are in it, and how much do they draw?",
-        how="Read the model off the seller's list or `gpucheck probe`, and give its TDP as --cpu-tdp.",
-        if_yes="The sum of watts becomes exact.",
-        if_no="Nobody can say whether the power supplies are enough.",
+        ask=say(
+            "Does the machine draw at most {watts} W under load without the cards asked for?",
+            watts=round(usable) - cards,
+        ),
+        how="Read it from the BMC (its page on power) or from a meter at the wall, with all CPUs at work.",
+        if_yes="The power supplies carry it all.",
+        if_no="The power supplies are too small.",
     )
+
+
+LEAST_CPU_WATTS = 20
+"""No server CPU draws less: a question whether it does would be idle."""
 
 
 def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterator[Ruling]:
     """No supplies are stated: the smallest that are enough, or an honest don't-know."""
     spec, request = case.server.power, case.request
     label = Question(
-        ask="How many power supplies are in it, and of how many watts?",
+        ask=say("Do the power supplies in it give at least {watts} W together?", watts=round(load.low)),
         how="Photograph the label on the back of each power supply.",
-        if_yes=say("At least {watts} W in all are needed.", watts=round(load.low)),
-        if_no="Order the supplies on the list.",
+        if_yes="They carry the cards and the least that the rest draws; say how many there are, with --psu.",
+        if_no="They do not carry the cards.",
     )
     if not spec.psus or spec.bays is None:
         text = say("The load is at least {low} W; which power supplies it has is not stated.", low=round(load.low))
@@ -425,7 +468,7 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
                     )
                 ),
             ),
-            power=_sum(case, load, terms, None),
+            power=_sum(case, load, terms, None, None),
         )
         return
     wished = max((need.psu_watts_min or 0 for need in needs_that_apply(case)), default=0)
@@ -454,8 +497,8 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             essential=True,
             items=(item,) if outcome == "pass" else (),
             conditions=conditions if outcome == "pass" else (),
-            questions=(label,),
-            power=_sum(case, load, terms, usable),
+            questions=(_ask_supplies(case, load, plan),),
+            power=_sum(case, load, terms, usable, plan),
         )
         if outcome == "pass":
             yield ruling
@@ -470,8 +513,23 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
             check_of("watts", "unknown", text),
             essential=True,
             questions=(label,),
-            power=_sum(case, load, terms, None),
+            power=_sum(case, load, terms, None, None),
         )
+
+
+def _ask_supplies(case: Case, load: Bounds, plan: PsuPlan) -> Question:
+    """Whether the supplies that the plan counts on are there; if not, the next smaller ones are judged."""
+    smaller = max((watts for watts in _sizes(case) if watts < plan.watts), default=None)
+    return Question(
+        ask=say("Are at least {count} power supplies of {watts} W or more in it?", count=plan.count, watts=plan.watts),
+        how="Photograph the label on the back of each power supply.",
+        if_yes="The power supplies are there.",
+        if_no="Order the supplies on the list."
+        if smaller is None
+        else say("Order the supplies on the list. With {count} × {watts} W:", count=plan.count, watts=smaller),
+        yes=Answer(option=f"--psu {plan.count}x{plan.watts}"),
+        no=Answer(option=None if smaller is None else f"--psu {plan.count}x{smaller}"),
+    )
 
 
 def _peak_watts(case: Case, load: Bounds) -> float | None:
@@ -498,8 +556,12 @@ def _peak(case: Case, load: Bounds, usable: float) -> Iterator[Ruling]:
         yield Ruling(check_of("peak-watts", "pass", text), conditions=(Condition(text=text),))
 
 
-def _sum(case: Case, load: Bounds, terms: tuple[PowerTerm, ...], usable: float | None) -> PowerSum:
+def _sum(
+    case: Case, load: Bounds, terms: tuple[PowerTerm, ...], usable: float | None, plan: PsuPlan | None
+) -> PowerSum:
     peak = _peak_watts(case, load)
+    each = None if plan is None else _at_voltage(case, plan.watts)
+    low = None if plan is None else _low_line(case, plan.watts)
     return PowerSum(
         load_watts=None if load.high is None else round(load.high),
         load_low_watts=round(load.low),
@@ -507,5 +569,11 @@ def _sum(case: Case, load: Bounds, terms: tuple[PowerTerm, ...], usable: float |
         peak_watts=None if peak is None else round(peak),
         redundancy=case.request.redundancy,
         input_voltage=case.request.input_volts,
+        supplies=None
+        if plan is None or each is None
+        else Supplies(count=plan.count, watts=plan.watts, watts_at_voltage=each, low_line_watts=low),
+        usable_by_redundancy=None
+        if plan is None or each is None
+        else {kind: round(usable_watts(plan.count, each, kind)) for kind in REDUNDANCIES},
         terms=terms,
     )

@@ -36,7 +36,8 @@ from gpucheck.facts import Gap, GapReason, Link, Nvml, NvmlGpu, Parts, pci_addre
 from gpucheck.host import Host, NvmlAnswers, end_group
 from gpucheck.text import clean, say
 
-NOT_FOUND, LIBRARY_NOT_FOUND, GPU_IS_LOST = 6, 12, 15
+NOT_SUPPORTED, NOT_FOUND, LIBRARY_NOT_FOUND, GPU_IS_LOST = 3, 6, 12, 15
+MIG_MODE = "nvmlDeviceGetMigMode"
 
 MEANINGS = {
     1: "NVML was not started",
@@ -566,6 +567,8 @@ def _unread(fact: str, asked: Answered, facts: Mapping[str, str]) -> list[Gap]:
     missing: dict[int, list[str]] = {}
     read = {facts[call] for call in asked.values if call in facts}  # perhaps by an older name
     for call, code in asked.errors.items():
+        if call == MIG_MODE and _has_no_mig(asked):
+            continue
         if call in facts and facts[call] not in read:
             missing.setdefault(code, []).append(facts[call])
     gaps = []
@@ -584,6 +587,11 @@ def _unread(fact: str, asked: Answered, facts: Mapping[str, str]) -> list[Gap]:
         how = say("{call} failed in pynvml: {error}.", call=call, error=error)
         gaps.append(Gap(fact=fact, reason="unreadable", how=how))
     return gaps
+
+
+def _has_no_mig(asked: Answered) -> bool:
+    """A card that does not know the mode is not in it: every card before A100, and all GeForce."""
+    return asked.errors.get(MIG_MODE) == NOT_SUPPORTED
 
 
 def _gpu(index: int, asked: Answered) -> NvmlGpu:
@@ -631,7 +639,7 @@ def _gpu(index: int, asked: Answered) -> NvmlGpu:
         remapped_rows_uncorrected=asked.integer("nvmlDeviceGetRemappedRows", 1),
         remapped_rows_pending=asked.flag("nvmlDeviceGetRemappedRows", 2),
         remapped_rows_failed=asked.flag("nvmlDeviceGetRemappedRows", 3),
-        mig_enabled=asked.flag("nvmlDeviceGetMigMode", 0),
+        mig_enabled=False if _has_no_mig(asked) else asked.flag("nvmlDeviceGetMigMode", 0),
         mig_devices=asked.mig_devices,
         fabric_state=asked.fabric_state,
         persistence=asked.flag("nvmlDeviceGetPersistenceMode"),

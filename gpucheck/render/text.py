@@ -284,7 +284,8 @@ def advice(report: Advice) -> None:
         table = _table("slot", "card", "riser", "CPU", "lanes", "covers")
         for place in report.placement:
             covers = ", ".join(place.covers) or "-"
-            _row(table, place.slot, place.name, place.riser or "-", place.socket, f"x{place.lanes}" if place.lanes else "?", covers)
+            lanes = f"x{place.lanes}" if place.lanes else "?"
+            _row(table, place.slot, place.name, place.riser or "-", place.socket, lanes, covers)
         _heading(out, say("Where the cards go"))
         out.print(_in(table, 2))
         if len(report.topology.slots) > 1:

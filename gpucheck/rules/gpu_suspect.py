@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck import topology
-from gpucheck.facts import Gpu, Machine, Slot
+from gpucheck.facts import Gpu, Machine, NvmlGpu, Slot
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, Severity, finding
 from gpucheck.rules import View
 from gpucheck.rules._addresses import FOUR_GIB, lost, on_the_same_root, room, wanted
@@ -83,7 +83,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
 
 def _odd_card(machine: Machine, view: View, gpu: Gpu) -> Iterator[Finding]:
     equal = [other for other in nvidia_on_pci(machine) if other.pci_id == gpu.pci_id and other.address != gpu.address]
-    twins = [other for other in equal if other.nvml is not None and not other.nvml.errors]
+    twins = [other for other in equal if other.nvml is not None and _answers(other.nvml)]
     if gpu.pci_id is None or not twins:
         return
     line = _called_unsupported(machine, gpu)
@@ -131,6 +131,11 @@ def _called_unsupported(machine: Machine, gpu: Gpu) -> str | None:
         if any(address[:-2] == gpu.address[:-2] for address in addresses_in(line)):
             return line
     return None
+
+
+def _answers(seen: NvmlGpu) -> bool:
+    """What a card does not support, or a user may not ask, says nothing of its health."""
+    return all(code in (3, 4, 13) for code in seen.errors.values())
 
 
 def _how_it_differs(machine: Machine, view: View, gpu: Gpu, twins: int) -> str | None:

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from gpucheck.facts import CpuSocket, Gpu, Machine, Psu
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import label
+from gpucheck.rules._shared import label, pci_source
 from gpucheck.rules.psu_unplugged import units
 from gpucheck.text import say
 
@@ -52,7 +52,7 @@ def lacks(machine: Machine) -> Iterator[str]:
             yield f"psus.{name}.watts"
     for gpu in machine.gpus or ():
         if _limit(gpu) is None:
-            yield f"gpus.{gpu.address}.nvml.power_limit_watts"
+            yield f"gpus.{gpu.address}.power_limit_watts"
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
@@ -107,12 +107,12 @@ def _limit(gpu: Gpu) -> float | None:
     """Watts that the card may draw now."""
     seen = gpu.nvml
     if seen is None:
-        return None
+        return gpu.report.power_cap_watts if gpu.report is not None else None
     return seen.power_limit_watts if seen.power_limit_watts is not None else seen.power_default_limit_watts
 
 
 def _card(gpu: Gpu, limit: float) -> Evidence:
-    return Evidence(source="NVML", text=say("{card}: power limit {watts} W", card=label(gpu), watts=f"{limit:.0f}"))
+    return Evidence(source="NVML" if gpu.nvml else pci_source(gpu.address), text=say("{card}: power limit {watts} W", card=label(gpu), watts=f"{limit:.0f}"))
 
 
 def _cpu(cpu: CpuSocket, tdp: int) -> Evidence:

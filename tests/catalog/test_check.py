@@ -68,6 +68,18 @@ def test_sound_entry(tmp_path: Path, entry: dict[str, Any]) -> None:
             {"gpu.listed": [{"by": "a list", "cards": ["nvidia-nothing"], "src": ["manual"]}]},
             "list: card nvidia-nothing is not in the catalog",
         ),
+        (
+            {"gpu.limits": [{"cards": ["nvidia-nothing"], "max": 1, "src": ["manual"]}]},
+            "limit: card nvidia-nothing is not in the catalog",
+        ),
+        (
+            {"gpu.needs": [{"item": "a kit", "cards": ["nvidia-nothing"], "src": ["manual"]}]},
+            "need: card nvidia-nothing is not in the catalog",
+        ),
+        (
+            {"gpu.forbids": [{"item": "a tape", "cards": ["nvidia-nothing"], "src": ["manual"]}]},
+            "ban: card nvidia-nothing is not in the catalog",
+        ),
         ({"power.aux.0.when": {"riser": "huge"}}, "power socket board: no option riser = huge"),
         ({"names": ["Server"]}, "no name that people can type"),
         ({"colour": "grey"}, "colour: Extra inputs are not permitted"),

@@ -13,7 +13,7 @@ from gpucheck.catalog import Catalog, load
 from gpucheck.catalog_check import faults
 
 CATALOG = Path(__file__).resolve().parents[2] / "catalog"
-ENTRIES = sorted(path for section in ("servers", "gpus") for path in (CATALOG / section).rglob("*.toml"))
+ENTRIES = sorted(path for section in ("servers", "gpus", "cpus") for path in (CATALOG / section).rglob("*.toml"))
 ALL_FILES = sorted(CATALOG.rglob("*.toml"))
 
 each_entry = pytest.mark.parametrize("path", ENTRIES, ids=lambda path: path.stem)
@@ -34,8 +34,9 @@ def found(catalog: Catalog) -> dict[str, list[str]]:
 
 
 def test_catalog_is_there() -> None:
-    assert len([path for path in ENTRIES if "servers" in path.parts]) >= 9
-    assert len([path for path in ENTRIES if "gpus" in path.parts]) >= 37
+    assert len([path for path in ENTRIES if "servers" in path.parts]) >= 80
+    assert len([path for path in ENTRIES if "gpus" in path.parts]) >= 100
+    assert len([path for path in ENTRIES if "cpus" in path.parts]) >= 12
 
 
 @each_entry
@@ -48,7 +49,8 @@ def test_file_name_is_the_id_and_the_folder_the_vendor(path: Path, catalog: Cata
     document = tomllib.loads(path.read_text("utf-8"))
     assert document["id"] == path.stem
     assert path.stem.startswith(f"{path.parent.name}-")
-    assert path.stem in (catalog.servers if "servers" in path.parts else catalog.cards)
+    section = next(name for name in ("servers", "gpus", "cpus") if name in path.parts)
+    assert path.stem in {"servers": catalog.servers, "gpus": catalog.cards, "cpus": catalog.cpus}[section]
 
 
 RESTS_ON_REASONING_ALONE = {

@@ -63,7 +63,9 @@ def test_packed_index_of_the_whole_catalog_is_the_toml(tmp_path: Path, monkeypat
     packed = load()
     (tmp_path / "gpucheck" / "_catalog.json").unlink()
     unpacked = load()
-    assert (packed.servers, packed.cards, packed.software) == (unpacked.servers, unpacked.cards, unpacked.software)
+    for section in ("servers", "cards", "software", "cpus"):
+        assert getattr(packed, section) == getattr(unpacked, section)
+        assert getattr(packed, section)
 
 
 def test_fresh_index_is_used(checkout: Path) -> None:
@@ -103,7 +105,7 @@ def test_own_folder_adds_and_overrides(tmp_path: Path) -> None:
     [
         (b"id = 'own'\nslots = [", "not a catalog file"),
         (b"\xff\xfe", "not a catalog file"),
-        (b"id = 'own'\n", "neither a server (slots, sockets) nor a card (pci)"),
+        (b"id = 'own'\n", "neither a server (slots, sockets) nor a card (pci) nor processors (models)"),
     ],
 )
 def test_broken_file_in_the_own_folder_is_named(tmp_path: Path, content: bytes, reason: str) -> None:

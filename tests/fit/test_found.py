@@ -11,7 +11,8 @@ import pytest
 from gpucheck.errors import UsageError
 from gpucheck.facts import CpuSocket, Machine, Psu, Slot, System
 from gpucheck.fit.advise import advise
-from gpucheck.fit.ask import recognised, with_found
+from gpucheck.fit.ask import with_found
+from gpucheck.fit.found import recognised
 from gpucheck.fit.request import Order, PsuPlan, Request, Wanted
 
 from .ask import ask, server, shipped

@@ -241,6 +241,7 @@ class NvmlCard:
             "nvmlDeviceGetPowerManagementLimitConstraints": [self.watts * 500, self.watts * 1000],
             "nvmlDeviceGetEccMode": [1, 1],
             "nvmlDeviceGetPersistenceMode": 0,
+            "nvmlDeviceGetRetiredPagesPendingStatus": 0,
         }
         made: list[Document] = []
         for call, value in values.items():
@@ -249,7 +250,24 @@ class NvmlCard:
             made.append(answer | ({"code": code} if code or value is None else {"code": 0, "value": value}))
             if code:
                 break  # the child asks no more of a card that is lost or does not open
+        else:
+            told = {answer["call"] for answer in self.more}
+            made += [{"device": index, **answer} for answer in _HEALTHY if answer["call"] not in told]
+            if not any(call.startswith("nvmlDeviceGetCurrentClocks") for call in told):
+                made.append({"call": "nvmlDeviceGetCurrentClocksEventReasons", "device": index, "code": 0, "value": 1})
         return [*made, *({"device": index, **answer} for answer in self.more)]
+
+
+_HEALTHY: tuple[Document, ...] = (
+    *(
+        {"call": "nvmlDeviceGetTotalEccErrors", "arguments": [kind, since], "code": 0, "value": 0}
+        for kind in (0, 1)
+        for since in (0, 1)
+    ),
+    *({"call": "nvmlDeviceGetRetiredPages", "arguments": [cause], "code": 0, "value": []} for cause in (0, 1)),
+    {"call": "nvmlDeviceGetMigMode", "code": 3},
+)
+"""Memory without errors, and no MIG."""
 
 
 def nvml(*cards: NvmlCard, driver: str = DRIVER, **end: Any) -> Document:
@@ -354,9 +372,9 @@ class Golden:
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further files, or others in place of those made here; None takes a file away."""
     root: bool = True
-    environment: Mapping[str, str] | None = None
+    environment: Mapping[str, str] | None = field(default_factory=dict)
     """Variables of the process; None: not recorded."""
-    python_packages: Mapping[str, str] | None = None
+    python_packages: Mapping[str, str] | None = field(default_factory=dict)
     """What lies in the folder of packages (``tensorflow-2.15.0.dist-info``); None: no Python was looked at."""
 
     def all_functions(self) -> list[Function]:

@@ -358,7 +358,9 @@ def r730_nvml_timeout() -> Golden:
 @machine
 def container_one_of_two() -> Golden:
     made = r730(*two_p40(), nvml=nvml(NvmlCard(SLOT_4, minor=1)), device_files=(1,), efi=False, log=None, root=False)
-    return replace(made, board=None, more={"/.dockerenv": "", "/proc/modules": "nvidia_uvm 1 0\nnvidia 1 0\n"})
+    return replace(
+        made, board=None, environment=None, more={"/.dockerenv": "", "/proc/modules": "nvidia_uvm 1 0\nnvidia 1 0\n"}
+    )
 
 
 # --- power --------------------------------------------------------------------------------------

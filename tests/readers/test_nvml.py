@@ -117,7 +117,7 @@ def test_two_healthy_cards(use: Use) -> None:
         "remapped_rows_uncorrected": None,
         "remapped_rows_pending": None,
         "remapped_rows_failed": None,
-        "mig_enabled": None,
+        "mig_enabled": False,
         "mig_devices": None,
         "fabric_state": None,
         "persistence": False,
@@ -167,7 +167,7 @@ def test_why_clocks_are_low(use: Use, older: dict[str, int]) -> None:
 def test_mig_devices_are_counted_where_mig_is_on(use: Use) -> None:
     use(script(device(0, mig=1, mig_devices=3), device(1, mig=1, mig_devices=0), device(2, mig=0), device(3)))
     _, gpus = asked()
-    assert [(gpu.mig_enabled, gpu.mig_devices) for gpu in gpus] == [(True, 3), (True, 0), (False, None), (None, None)]
+    assert [(gpu.mig_enabled, gpu.mig_devices) for gpu in gpus] == [(True, 3), (True, 0), (False, None), (False, None)]
 
 
 def test_a_mig_device_that_does_not_answer_leaves_their_number_open(use: Use) -> None:
@@ -248,8 +248,8 @@ def test_values_that_the_card_does_not_give(use: Use) -> None:
     assert parts.nvml.gpus is not None
     (gpu,) = parts.nvml.gpus
     given = {key for key, value in gpu.model_dump().items() if value is not None}
-    # no process is running: that was read
-    assert given == {"index", "address", "name", "uuid", "link", "processes", "errors"}
+    # no process is running: that was read; and a card that knows no MIG is not in it
+    assert given == {"index", "address", "name", "uuid", "link", "processes", "errors", "mig_enabled"}
     assert gpu.link == Link()
     assert set(gpu.errors.values()) == {3}
     (gap,) = parts.gaps

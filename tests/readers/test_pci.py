@@ -455,5 +455,5 @@ def test_windows_of_a_bridge_are_its_last_lines() -> None:
             (0x60_0000_0000, 448, True),
         ]
     assert pci.parse_windows(closed * 13 + io + low.replace("76000000", "00000000") + unset) == ()
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="invalid literal"):
         pci.parse_windows(closed * 13 + "not three numbers\n")

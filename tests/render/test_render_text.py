@@ -38,6 +38,7 @@ def test_the_answer_comes_first_and_the_cause_before_the_inventory(
         "CPU sockets",
         "Slots, as the firmware lists them",
         "Power supplies",
+        "Not checked, for lack of facts",
         "Not read",  # what NVML would have told of the lost card
     ]
 

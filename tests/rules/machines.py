@@ -20,6 +20,7 @@ from gpucheck.facts import (
     Nvml,
     NvmlGpu,
     PciFunction,
+    Power,
     Psu,
     Software,
 )
@@ -70,6 +71,7 @@ def seen(address: str | None = "0000:04:00.0", **known: Any) -> NvmlGpu:
         "retired_pages_double_bit": 0,
         "retired_pages_pending": False,
         "mig_enabled": False,
+        "power_limit_watts": 250.0,
     }
     return NvmlGpu(address=address, **{**healthy, **known})
 
@@ -143,7 +145,8 @@ def machine(*gpus: Gpu, **known: Any) -> Machine:
         "environment": Environment(variables={}),
         "software": Software(packages=(), libraries=()),
         "cpu_sockets": sockets(True, True),
-        "psus": (Psu(location="PSU1", present=True, plugged=True), Psu(location="PSU2", present=True, plugged=True)),
+        "psus": tuple(Psu(location=f"PSU{n}", watts=3000, present=True, plugged=True) for n in (1, 2)),
+        "power": Power(redundancy="full"),
     }
     return Machine(**{**facts, **known})
 

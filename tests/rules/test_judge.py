@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpucheck import facts
-from gpucheck.facts import Machine, Nvml
+from gpucheck.facts import DriverReport, Machine, Nvml
 from gpucheck.findings import CODES, SEVERITY_ORDER
 from gpucheck.readers.kernel_log import parse
 from gpucheck.rules import View, judge
@@ -21,7 +21,11 @@ from rules.machines import MIB, amd, bar, blind, bridge, gpu, log, machine, name
     [
         machine(gpu(), gpu("0000:82:00.0")),
         machine(*(gpu(f"0000:{bus:02x}:00.0") for bus in range(0xC0, 0xC9))),
-        machine(amd(), driver=no_driver(loaded_modules=("amdgpu",)), nvml=Nvml(status="library-absent")),
+        machine(
+            amd(report=DriverReport(power_cap_watts=290)),
+            driver=no_driver(loaded_modules=("amdgpu",)),
+            nvml=Nvml(status="library-absent"),
+        ),
         machine(gpu("10001:80:05.0")),
         machine(gpu(numa_node=None, socket=None, slot=None)),
     ],

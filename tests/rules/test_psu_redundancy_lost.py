@@ -36,7 +36,7 @@ def test_quiet_when_all_is_well_or_it_was_never_meant_to_be() -> None:
 
 
 def test_unchecked_where_nobody_says() -> None:
-    assert missing("psu-redundancy-lost", machine(gpu())) == ("power.redundancy",)
+    assert missing("psu-redundancy-lost", machine(gpu(), power=None)) == ("power.redundancy",)
     assert missing("psu-redundancy-lost", machine(gpu(), power=Power(drawn_watts=300))) == ("power.redundancy",)
     assert missing("psu-redundancy-lost", machine(gpu(), power=Power(redundancy="full"))) == ()
     assert missing("psu-redundancy-lost", machine(gpu(), psus=(GOOD,))) == ()

@@ -58,4 +58,4 @@ def test_unchecked_where_watts_are_missing() -> None:
     assert missing("psu-undersized", machine(*four, psus=None)) == ("psus",)
     assert missing("psu-undersized", machine(*four, psus=(Psu(present=False),))) == ("psus",)
     one = machine(card(CARDS[0], None), psus=(PSU,))
-    assert missing("psu-undersized", one) == ("gpus.0000:04:00.0.nvml.power_limit_watts",)
+    assert missing("psu-undersized", one) == ("gpus.0000:04:00.0.power_limit_watts",)

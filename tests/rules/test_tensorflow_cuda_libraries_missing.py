@@ -13,7 +13,7 @@ REFUSED = (
 STUB = "Could not find cuda drivers on your machine, GPU will not be used."
 
 
-def test_the_plain_package_has_none() -> None:
+def test_fires_for_the_plain_package() -> None:
     finding = only(NAME, trains(packages={"tensorflow": "2.21.0"}))
     assert (finding.severity, finding.confidence) == ("warning", "likely")
     assert "none of the CUDA libraries" in finding.message

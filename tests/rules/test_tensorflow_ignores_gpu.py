@@ -14,7 +14,7 @@ PEERS = (
 )
 
 
-def test_a_small_card_is_a_warning() -> None:
+def test_fires_as_a_warning_for_a_small_card() -> None:
     for what in ("core count", "Cuda multiprocessor count"):
         made = trains(card(), card("6.1", "0000:82:00.0"), tensorflow_log=log(SMALL.format(what=what)))
         finding = only(NAME, made)
@@ -39,4 +39,7 @@ def test_too_many_peers() -> None:
 def test_quiet() -> None:
     assert names(trains()) == []
     assert found(Machine(tensorflow_log=log("Ignoring visible gpu device 1 whose executor is in invalid state"))) == []
-    assert found(Machine()) == []
+
+
+def test_unchecked_without_a_log() -> None:
+    assert found(Machine()) == []  # nobody misses a log that was never made: nothing is listed

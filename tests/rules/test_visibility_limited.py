@@ -46,7 +46,7 @@ def one_of_two(environment: Environment | None, **known: Any) -> Machine:
         (around("kubernetes", KUBERNETES_SERVICE_HOST="set"), "KUBERNETES_SERVICE_HOST"),
     ],
 )
-def test_a_grant_is_told_and_no_error(environment: Environment, source: str) -> None:
+def test_fires_as_a_note_for_a_grant(environment: Environment, source: str) -> None:
     made = one_of_two(environment)
     finding = only(NAME, made)
     assert names(made) == [NAME]

@@ -1,0 +1,172 @@
+"""Rulings on heat and on the room that plugs take: what the chassis cools, open fans side by side, plugs on top."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from gpucheck.entries import citations
+from gpucheck.findings import Citation
+from gpucheck.fit.case import Case, Ruling, binds, check_of, covered, listed
+from gpucheck.fit.report import Condition
+from gpucheck.fit.request import Wanted
+from gpucheck.fit.slots import Seat, active_rows, height_of
+from gpucheck.text import say
+
+PLUG_BEND_MM = 35
+"""What a plug on top of a card and the first bend of its cable take above the card."""
+_BEND = (
+    Citation(
+        title="A 16-pin cable runs about 35 mm straight before it bends",
+        where="https://winenfood.com/gpu-90-degree-adapter-and-4090-compatibility",
+        confidence="community",
+    ),
+    Citation(
+        title="A card of 111 mm with plugs on top wants about 147 mm",
+        where="https://smallformfactor.net/forum/threads/gpu-height-clearance.127",
+        confidence="community",
+    ),
+)
+_OURS = Citation(title="Our reasoning: open fans blow a card's heat to both sides", confidence="derived")
+
+
+def cooling(case: Case) -> Iterator[Ruling]:
+    """Does the chassis cool this kind of card?"""
+    for order in case.request.new:
+        wanted = order.wanted
+        if wanted.cooling is None:
+            text = say("How the {card} is cooled is not known.", card=wanted.name)
+            yield Ruling(
+                check_of("cooling", "unknown", text),
+                conditions=(Condition(text="the chassis cools the card"),),
+            )
+            continue
+        kind = wanted.cooling.kind
+        rows = [(row, row.passive if kind == "passive" else row.active) for row in case.server.cooling]
+        spoken = [(row, said) for row, said in rows if said is not None]
+        card_sources = citations(wanted.card, wanted.cooling.src)
+        if not spoken:
+            text = say(
+                "The {card} is {kind}; what this chassis cools is not known.",
+                card=wanted.name,
+                kind=_KINDS[kind],
+            )
+            if known := covered(case, wanted):
+                text = say("{what} But a source has this card in this model.", what=text)
+                yield Ruling(check_of("cooling", "pass", text, card_sources, known))
+            else:
+                held = Condition(text=_airflow(case, wanted, kind))
+                yield Ruling(check_of("cooling", "unknown", text, card_sources), conditions=(held,))
+        for row, said in spoken:
+            sources = case.cite(row.src)
+            note = row.note or say("The {card} is {kind}.", card=wanted.name, kind=_KINDS[kind])
+            if said == "yes":
+                yield Ruling(check_of("cooling", "pass", note, card_sources, sources))
+            elif said == "no" and binds(sources):
+                yield Ruling(check_of("cooling", "fail", note, card_sources, sources))
+            else:
+                held = Condition(text=row.remedy or note, sources=sources)
+                yield Ruling(check_of("cooling", "unknown", note, card_sources, sources), conditions=(held,))
+
+
+_KINDS = {
+    "passive": "passive (it lives on the server's airflow)",
+    "blower": "cooled by a blower",
+    "open-air": "cooled by open fans",
+    "liquid": "cooled by liquid",
+}
+
+
+def _airflow(case: Case, wanted: Wanted, kind: str) -> str:
+    """What must hold where no source says what the chassis cools."""
+    if kind == "passive" and case.server.form.kind != "rack":
+        template = (
+            "a fan with a shroud blows air through the {card}: it has none of its own, and this is no rack server"
+        )
+        return say(template, card=wanted.name)
+    return say("the airflow at the slot is enough for a card that is {kind}", kind=_KINDS[kind])
+
+
+# --- open fans side by side ---------------------------------------------------------------------
+
+
+def side_by_side(case: Case) -> Iterator[Ruling]:
+    """Do cards with open fans blow their heat into each other?"""
+    seats = _side_by_side(case)
+    if not seats or all(seat.fitted for seat in seats):
+        return
+    slots = listed(seat.row.id for seat in seats)
+    text = say("Cards with open fans stand side by side in slots {slots}: each breathes the others' heat.", slots=slots)
+    known = [covered(case, seat.wanted) for seat in seats]
+    if all(known):
+        said = say("{what} But a source has these cards in this model.", what=text)
+        yield Ruling(check_of("cooling", "pass", said, *known))
+        return
+    sources = [citations(seat.wanted.card, seat.wanted.cooling.src) for seat in seats if seat.wanted.cooling]
+    check = check_of("cooling", "unknown", text, *sources, (_OURS,))
+    held = say("cards with open fans stay cool enough side by side in slots {slots}; blowers would", slots=slots)
+    yield Ruling(check, conditions=(Condition(text=held, sources=check.sources),))
+
+
+def _side_by_side(case: Case) -> list[Seat]:
+    """Cards with open fans that have one for a neighbour, as far as the numbers of the slots tell."""
+    fans = [s for s in case.placement.seats if s.wanted.cooling is not None and s.wanted.cooling.kind == "open-air"]
+    if len(fans) < 2:
+        return []
+    rows = sorted(active_rows(case.server, case.build), key=lambda row: (row.riser or "", row.id.zfill(4)))
+    places = {row.id: place for place, row in enumerate(rows)}
+    fans.sort(key=lambda seat: places[seat.row.id])
+    close = []
+    for first, second in itertools.pairwise(fans):
+        between = rows[places[first.row.id] + 1 : places[second.row.id]]
+        covers = first.covers | second.covers
+        if first.row.riser == second.row.riser and all(row.id in covers for row in between):
+            close += [first, second]
+    return list({seat.row.id: seat for seat in close}.values())
+
+
+# --- plugs on top -------------------------------------------------------------------------------
+
+
+def plugs_on_top(case: Case) -> Iterator[Ruling]:
+    """Is there room above the card for a plug on its top edge and the bend of the cable?"""
+    groups: dict[tuple[str, float | None], list[Seat]] = {}
+    for seat in case.placement.seats:
+        aux = seat.wanted.aux
+        if not seat.fitted and aux is not None and aux.plugs and aux.at == "top":
+            groups.setdefault((seat.wanted.id, seat.row.clearance_height_mm), []).append(seat)
+    for (_, room), seats in groups.items():
+        wanted = seats[0].wanted
+        height = height_of(wanted.size)
+        if height is None or wanted.aux is None:
+            continue
+        slots = listed(seat.row.id for seat in seats)
+        fields = {
+            "card": wanted.name,
+            "need": height + PLUG_BEND_MM,
+            "bend": PLUG_BEND_MM,
+            "room": room,
+            "slots": slots,
+        }
+        told = citations(wanted.card, wanted.aux.src)
+        if room is not None and height + PLUG_BEND_MM <= room:
+            text = say(
+                "The {card} with its plug on top needs {need:g} mm of height; slot {slots} has {room:g} mm.", **fields
+            )
+            above = case.cite(key for seat in seats for key in seat.row.src_of("height"))
+            yield Ruling(check_of("geometry", "pass", text, told, above, _BEND))
+            continue
+        template = (
+            "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height are "
+            "needed; how much is free above slot {slots} is not known."
+            if room is None
+            else "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height are "
+            "needed; slot {slots} has {room:g} mm."
+        )
+        held = say(
+            "about {need:g} mm of height are free at slot {slots}, or an angled plug is used: the plug is on top of the "
+            "{card}",
+            **fields,
+        )
+        check = check_of("geometry", "unknown", say(template, **fields), told, _BEND)
+        yield Ruling(check, conditions=(Condition(text=held, sources=check.sources),))

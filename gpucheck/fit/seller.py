@@ -1,0 +1,139 @@
+"""What each answer to a question leads to, and the message to the seller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpucheck.fit.advise import advise, verdict_without_cards
+from gpucheck.fit.claim import claim
+from gpucheck.fit.plans import Plan, best_plan, best_verdict, most_cards
+from gpucheck.fit.report import Advice, AdviceVerdict, Answer, Item, Question
+from gpucheck.fit.request import Request, parse_psus, resolve_option
+from gpucheck.text import say
+
+
+def finished(request: Request, advice: Advice) -> Advice:
+    """The advice on one model with what is for people: what answers lead to, the claim, the message to the seller."""
+    plan = best_plan(request) if request.new else None
+    questions = tuple(_answered(request, plan, question) for question in advice.questions)
+    return advice.model_copy(
+        update={
+            "questions": questions,
+            "claim": claim(request, advice.scenarios),
+            "seller_message": seller_message(advice),
+        }
+    )
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def stated(request: Request, option: str) -> Request:
+    """The request with one more option stated, such as ``--cpus 2``. UsageError for a value that it refuses."""
+    name, _, value = option.partition(" ")
+    match name:
+        case "--cpus":
+            return replace(request, cpus=int(value))
+        case "--cpu-tdp":
+            return replace(request, cpu_watts=int(value))
+        case "--psu":
+            return replace(request, psus=parse_psus(value))
+        case _:
+            key, choice = resolve_option(request.server, value, riser=name == "--riser")
+            return replace(request, options={**request.options, key: choice})
+
+
+def _answered(request: Request, plan: Plan | None, question: Question) -> Question:
+    yes = _led_to(request, plan, question, question.yes, holds=True)
+    no = _led_to(request, plan, question, question.no, holds=False)
+    return question.model_copy(
+        update={
+            "yes": yes,
+            "no": no,
+            "if_yes": _then(question.if_yes, yes, bool(request.new)),
+            "if_no": _then(question.if_no, no, bool(request.new)),
+        }
+    )
+
+
+def _led_to(request: Request, plan: Plan | None, question: Question, answer: Answer, *, holds: bool) -> Answer:
+    if answer.option is not None:
+        told = stated(request, answer.option)
+        if not request.new:
+            room = advise(told).capacity
+            found = {"verdict": verdict_without_cards(room), "max_count": room[0].max}
+        else:
+            found = {"verdict": best_verdict(told), "max_count": most_cards(told)}
+        return answer.model_copy(update=found)
+    if plan is None or answer.verdict is not None:
+        return answer
+    verdict = _as_if(plan, question) if holds else "does-not-fit"
+    return answer.model_copy(update={"verdict": verdict})
+
+
+def _as_if(plan: Plan, question: Question) -> AdviceVerdict:
+    """The verdict if what the question asks about were all right."""
+    rest = [ruling for ruling in plan.rulings if all(one.ask != question.ask for one in ruling.questions)]
+    outcomes = {ruling.check.outcome for ruling in rest}
+    if "fail" in outcomes:
+        return "does-not-fit"
+    if any(ruling.essential and ruling.check.outcome == "unknown" for ruling in rest):
+        return "unknown"
+    return "fits-with-changes" if "change" in outcomes else "fits"
+
+
+_THEN: dict[AdviceVerdict, str] = {
+    "fits": "{what} Then the cards fit.",
+    "fits-with-changes": "{what} Then the cards fit with the changes listed.",
+    "does-not-fit": "{what} Then the cards do not fit.",
+    "unknown": "{what} Then it depends on the other questions.",
+}
+
+_THEN_COUNTED: dict[AdviceVerdict, str] = {
+    "fits": "{what} Then the cards fit, and at most {most} do.",
+    "fits-with-changes": "{what} Then the cards fit with the changes listed, and at most {most} do.",
+    "does-not-fit": "{what} Then the cards do not fit: at most {most}.",
+    "unknown": "{what} Then it depends on the other questions; at most {most}.",
+}
+
+
+def _then(what: str, answer: Answer, with_cards: bool) -> str:
+    if answer.verdict is None:
+        return what
+    if not with_cards:
+        return say("{what} Then it has slots for {most} double-wide cards.", what=what, most=answer.max_count)
+    templates = _THEN if answer.max_count is None else _THEN_COUNTED
+    return say(templates[answer.verdict], what=what, most=answer.max_count)
+
+
+# --- the message ----------------------------------------------------------------------------------
+
+
+def seller_message(advice: Advice) -> str | None:
+    """Questions and things to order in words that a seller can answer; None where there is nothing to ask."""
+    asked = [question.ask for question in advice.questions]
+    items = [item for item in advice.shopping_list if not any(item.item in ask for ask in asked)]
+    if not advice.questions and not items:
+        return None
+    cards = " + ".join(f"{one['count']} × {_name(advice, one['gpu'])}" for one in advice.request["gpus"])
+    lines = [
+        say("Hello, I would like to put {cards} into this {model}. Before I buy:", cards=cards, model=advice.model)
+        if cards
+        else say("Hello, I would like to put GPUs into this {model}. Before I buy:", model=advice.model)
+    ]
+    lines += [f"{number}. {question.ask} {question.how}" for number, question in enumerate(advice.questions, 1)]
+    if items:
+        lines += ["", say("Is any of this in it, or can you add it?"), *map(_line, items)]
+    lines += ["", say("Pictures of the open machine and of its labels would answer most of it. Thank you!")]
+    return "\n".join(lines)
+
+
+def _name(advice: Advice, gpu: str) -> str:
+    return next((place.name for place in advice.placement if place.gpu == gpu), gpu)
+
+
+def _line(item: Item) -> str:
+    if not item.part_numbers:
+        return say("- {count} × {item}", count=item.quantity, item=item.item)
+    parts = ", ".join(item.part_numbers)
+    return say("- {count} × {item} (part number {parts})", count=item.quantity, item=item.item, parts=parts)
