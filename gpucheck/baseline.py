@@ -400,10 +400,10 @@ def _of_card(pair: Pair, pairs: Collection[Pair]) -> Iterator[Judged]:
         yield from _row(young.address, "place", (_where(old), _where(young)))
     else:
         yield from _row(young.address, "address", (old.address, young.address))
-    widths = old.link.width, young.link.width
-    # In another slot another width is to be expected; whether it is what the slot can do, a rule says.
-    narrower = not moved and None not in widths and widths[0] > widths[1]  # type: ignore[operator]
-    yield from _row(young.address, "link-width", (None if w is None else f"x{w}" for w in widths), worse=narrower)
+    was, width = old.link.width, young.link.width
+    if was is not None and width is not None:
+        # In another slot another width is to be expected; whether it is what the slot can do, a rule says.
+        yield from _row(young.address, "link-width", (f"x{was}", f"x{width}"), worse=not moved and was > width)
     if old.driver_read and young.driver_read:
         yield from _row(young.address, "bound-driver", (old.driver or say("none"), young.driver or say("none")))
     if old.nvml is None or young.nvml is None:
@@ -420,8 +420,11 @@ def _where(gpu: Gpu) -> str:
     return gpu.address if gpu.slot is None else say("{slot} ({address})", slot=gpu.slot, address=gpu.address)
 
 
-def _other_size(before: int | None, after: int | None, tolerance: float) -> bool:
-    return before is not None and after is not None and abs(after - before) > tolerance * before
+def _other_size(before: int | None, after: int | None, tolerance: float, least: int = 0) -> bool:
+    """Whether two sizes are known and differ by more than a share of the first, and by ``least`` bytes."""
+    if before is None or after is None:
+        return False
+    return abs(after - before) > tolerance * before and abs(after - before) >= least
 
 
 def _memory_row(
@@ -448,7 +451,7 @@ def _of_machine(before: Machine, after: Machine) -> Iterator[Judged]:
                 yield from _row(socket.designation, "cpu-model", (old.model, socket.model))
     # A gibibyte and more: a small machine's kernel keeps a larger share for itself.
     sizes = before.memory_bytes, after.memory_bytes
-    if _other_size(*sizes, MEMORY_TOLERANCE) and abs(sizes[0] - sizes[1]) >= 1 << 30:  # type: ignore[operator]
+    if _other_size(*sizes, MEMORY_TOLERANCE, least=1 << 30):
         yield from _memory_row("machine", "memory", *sizes)
     yield from _of_supplies(before.psus, after.psus)
     if before.system is not None and after.system is not None:

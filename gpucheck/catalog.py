@@ -334,7 +334,8 @@ def load(folder: str | Path | None = None) -> Catalog:
     if folder is not None:
         own = _own(Path(folder))
         index = {section: {**index.get(section, {}), **own[section]} for section in own}
-    return Catalog(*(index.get(section, {}) for section in _SECTIONS))
+    servers, cards, software, cpus = (index.get(section, {}) for section in _SECTIONS)
+    return Catalog(servers, cards, software, cpus)
 
 
 def _index() -> dict[str, dict[str, Any]]:

@@ -147,5 +147,7 @@ def vendor_of(function: PciFunction) -> Literal["nvidia", "amd", "intel", "other
 
 
 def is_nvswitch(function: PciFunction) -> bool:
-    """NVLink switch of an HGX or DGX board: NVIDIA, class 0x0680."""
-    return function.vendor_id == _NVIDIA and function.class_id >> 8 == 0x0680
+    """NVLink switch of an HGX or DGX board: NVIDIA, class 0x0680. Ids below 0x1000 are NVIDIA's old chipsets,
+    whose network controllers are of that class too."""
+    old = function.device_id is not None and function.device_id < 0x1000
+    return function.vendor_id == _NVIDIA and function.class_id >> 8 == 0x0680 and not old

@@ -32,6 +32,16 @@ def pci_address(text: str) -> str | None:
     return f"{domain:04x}:{match['bus']}:{match['device']}.{match['function'] or '0'}".lower()
 
 
+def address_order(address: str) -> tuple[int, str]:
+    """Sort key of a normalised PCI address: domains are numbers of different length."""
+    domain, _, rest = address.partition(":")
+    return int(domain, 16), rest
+
+
+SPEED_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""PCIe generation, which is also the code in a link's registers, to GT/s per lane."""
+
+
 def swapped_uuid(uuid: str) -> str:
     """The UUID with the bytes of its first three groups in the other order, as some BMCs give it.
 
@@ -346,12 +356,16 @@ class NvmlGpu(Fact):
     """NVML function name to its return code, for calls that failed on this device."""
 
 
+NVIDIA_SMI = "nvidia-smi"
+"""What stands for the NVML function where only that program's words are known."""
+
+
 class Nvml(Fact):
     """NVML as a whole. ``gpus`` is None when it could not start, or hung before it had counted the cards."""
 
     status: Literal["ok", "library-absent", "failed", "timed-out"]
     call: Text | None = None
-    """The NVML function that failed or hung."""
+    """The NVML function that failed or hung; :data:`NVIDIA_SMI` where the text of that program tells."""
     code: int | None = None
     """nvmlReturn_t of that call: 9 driver not loaded, 18 driver/library mismatch, 15 GPU is lost."""
     message: Text | None = None

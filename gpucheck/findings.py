@@ -174,7 +174,7 @@ CODES: dict[str, Code] = _table(
     ("GC401", "psu-unplugged", 7, "A power supply is fitted but has no mains."),
     ("GC402", "psu-missing", 7, "A power supply bay is empty."),
     ("GC403", "psu-undersized", 7, "Cards and processors may draw more than the power supplies give."),
-    ("GC404", "psu-redundancy-lost", 7, "No other power supply would take over: one failed, or the BMC says so."),
+    ("GC404", "psu-redundancy-lost", 7, "A power supply has failed, or their redundancy is lost or reduced."),
     ("GC405", "power-brake", 7, "A card is held at low clocks because of power."),
     ("GC501", "thermal-slowdown", 7, "A card runs slower because it is too hot."),
     ("GC502", "ecc-uncorrectable", 7, "Memory of a card had errors that could not be corrected."),
@@ -216,6 +216,9 @@ CODES: dict[str, Code] = _table(
     ("GC815", "tensorflow-cudnn-too-new", 6, "The cuDNN beside TensorFlow holds no code for a card before Turing."),
     ("GC816", "cpu-lacks-avx", 6, "The processor has no AVX, which TensorFlow's packages need."),
     ("GC817", "tensorflow-ignores-gpu", 6, "TensorFlow leaves out a card that it could see."),
+    ("GC820", "allreduce-mismatch", 6, "What the replicas got back is not the sum of what they sent."),
+    ("GC826", "shard-mismatch", 6, "A device was fed other samples than those of its shard."),
+    ("GC827", "output-mismatch", 6, "An inference gives other outputs than the same net on one device."),
 )
 """Name to code. A rule module of the same name (underscores) holds the explanation."""
 

@@ -31,6 +31,7 @@ from gpucheck.facts import (
     Psu,
     Software,
     System,
+    address_order,
     swapped_uuid,
 )
 from gpucheck.facts import Topology as Pairs
@@ -320,17 +321,12 @@ def _pci(parts: Sequence[Parts], gaps: list[Gap]) -> tuple[PciFunction, ...] | N
                 gaps.append(Gap(fact=f"pci.{address}", reason="contradiction", how=how))
             if not sure or f"pci.{address}" in unread:
                 merged[address] = function
-    return tuple(merged[address] for address in sorted(merged, key=_order))
+    return tuple(merged[address] for address in sorted(merged, key=address_order))
 
 
 def _is_listing(part: Parts) -> bool:
     """Whether the functions come from a listing, which names them, and not from the kernel itself."""
     return any(function.name is not None for function in part.pci or ())
-
-
-def _order(address: str) -> tuple[int, str]:
-    domain, _, rest = address.partition(":")
-    return int(domain, 16), rest
 
 
 def _function(known: PciFunction, first: str, other: PciFunction, second: str, gaps: list[Gap]) -> PciFunction:
@@ -480,8 +476,9 @@ def _psus(parts: Sequence[Parts]) -> tuple[Psu, ...] | None:
     """Power supplies of the first list; what it does not know is filled in from the others.
 
     Units are joined by location, else by the number that ends it (``PSU.Slot.1``, ``PS1``) where both lists have
-    the same numbers. Where they have nothing in common, the list with the most ratings counts: firmware may list
-    bays without a word on what is in them while the BMC knows.
+    the same numbers. A list that names all units of the first one may add others. Where the two have nothing in
+    common, the list with the most ratings counts: firmware may list bays without a word on what is in them while
+    the BMC knows.
     """
     lists = [part.psus for part in parts if part.psus]
     if not lists:
@@ -491,7 +488,9 @@ def _psus(parts: Sequence[Parts]) -> tuple[Psu, ...] | None:
         at = {psu.location: psu for psu in other if psu.location is not None}
         mine, theirs = _numbered(first), _numbered(other)
         if any(psu.location in at for psu in first):
-            first = tuple(_filled(psu, at.get(psu.location or "", psu))[0] for psu in first)
+            named = {psu.location for psu in first}
+            more = [psu for psu in other if psu.location not in named] if named <= at.keys() else ()
+            first = (*(_filled(psu, at.get(psu.location or "", psu))[0] for psu in first), *more)
         elif mine and mine.keys() == theirs.keys():
             first = tuple(_filled(psu, theirs[number])[0] for number, psu in mine.items())
         elif _ratings(other) > _ratings(first):

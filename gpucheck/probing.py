@@ -10,7 +10,6 @@ from pydantic import Field
 
 from gpucheck.assemble import assemble, counts
 from gpucheck.catalog import Catalog, load
-from gpucheck.errors import InputError
 from gpucheck.facts import Counts, Expected, Machine, Parts
 from gpucheck.findings import Change, Finding, Printed, Unchecked, in_order
 from gpucheck.host import Host, LiveHost
@@ -262,14 +261,3 @@ def model_name(machine: Machine) -> str:
     if name is None or system.vendor is None or name.startswith(system.vendor):
         return shorten(name or system.vendor or "")
     return f"{shorten(system.vendor)} {shorten(name)}"
-
-
-def require_model(machine: Machine, name: str) -> str:
-    """The catalog id of a probed machine. InputError when its model is not in the catalog."""
-    if machine.catalog_model is None:
-        raise InputError(
-            say("its model is not in the catalog ({model})", model=model_name(machine)),
-            input=name,
-            hint="name the model with --model",
-        )
-    return machine.catalog_model

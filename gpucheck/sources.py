@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -115,7 +116,7 @@ def _redfish_tree(place: Path) -> list[dict[str, Any]]:
     """Every saved Redfish answer in a folder, however it is laid out: each tells its own path."""
     found: list[dict[str, Any]] = []
     size = 0
-    for number, path in enumerate(sorted(place.rglob("*.json")), 1):
+    for number, path in enumerate(sorted(islice(place.rglob("*.json"), TREE_LIMIT + 1)), 1):
         size += path.stat().st_size if path.is_file() else 0
         if number > TREE_LIMIT or size > READ_LIMIT:
             hint = "give the answers about one machine: its system, chassis, power and BIOS"

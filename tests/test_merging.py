@@ -23,6 +23,7 @@ from gpucheck.facts import (
     NvmlGpu,
     Parts,
     PciFunction,
+    Psu,
     System,
     Topology,
 )
@@ -423,3 +424,11 @@ def test_lspci_and_dmidecode_stand_in_for_sysfs() -> None:
     assert whole.system is not None
     assert whole.system.product == "PowerEdge R730"
     assert whole.cpu is not None
+
+
+def test_a_list_that_names_all_units_of_another_may_add_some() -> None:
+    one, two = (Psu(location=f"PSU{number}", present=True) for number in (1, 2))
+    rated = [unit.model_copy(update={"watts": 1100}) for unit in (one, two)]
+    assert merge([Parts(psus=(one,)), Parts(psus=tuple(rated))]).psus == tuple(rated)
+    stranger = Psu(location="Bay", present=True)
+    assert merge([Parts(psus=(one, stranger)), Parts(psus=tuple(rated))]).psus == (rated[0], stranger)

@@ -21,7 +21,18 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from gpucheck.displays import gpu_functions
-from gpucheck.facts import Bar, Gap, GapReason, Link, Parts, PciFunction, Port, pci_address
+from gpucheck.facts import (
+    SPEED_GTS,
+    Bar,
+    Gap,
+    GapReason,
+    Link,
+    Parts,
+    PciFunction,
+    Port,
+    address_order,
+    pci_address,
+)
 from gpucheck.readers.config_space import double_word, express, port, word
 from gpucheck.readers.pci import parse_width
 from gpucheck.text import say
@@ -152,7 +163,6 @@ _ONCE = ("Subsystem: ", "Flags: ", "Kernel driver in use: ")
 _LEFT_OUT = re.compile(r"[\[<(]*(?:\.\.|…|snip)")
 """What people put where they cut."""
 
-_SPEED_CODES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 _FOR_CARD = "sudo /usr/bin/lspci -nnvvv -s {address}"
 
 
@@ -189,7 +199,7 @@ def parse(text: str) -> Parts:
     parents = _Parents(joined.values(), read.parents)
     functions = [
         function.fact(parents.of(address))
-        for address, function in sorted(joined.items(), key=lambda item: _order(item[0]))
+        for address, function in sorted(joined.items(), key=lambda item: address_order(item[0]))
         if function.class_id is not None and function.vendor_id is not None
     ]
     gaps = [
@@ -220,11 +230,6 @@ def _lost(read: _Read, text: str) -> Iterator[Gap]:
     if not text.endswith("\n\n\n"):  # as a text is handed on that something else follows
         how = say("Nothing shows that the list ends where the text ends; a capture of the machine holds all of it.")
         yield Gap(fact="pci.complete", reason="not-in-input", how=how)
-
-
-def _order(address: str) -> tuple[int, str]:
-    domain, _, rest = address.partition(":")
-    return int(domain, 16), rest
 
 
 # --- from lines to entries ----------------------------------------------------------------------
@@ -364,8 +369,8 @@ class _Entry:
                 Link(
                     width=parse_width(str(state >> 4 & 0x3F)),
                     max_width=parse_width(str(capability >> 4 & 0x3F)),
-                    speed_gts=_SPEED_CODES.get(state & 0xF),
-                    max_speed_gts=_SPEED_CODES.get(capability & 0xF),
+                    speed_gts=SPEED_GTS.get(state & 0xF),
+                    max_speed_gts=SPEED_GTS.get(capability & 0xF),
                 )
             )
 
@@ -405,7 +410,7 @@ def _read(text: str) -> _Read:
             continue  # extended configuration space: nothing there is asked for
         elif (head := _HEADER.match(line)) and _class_of(head) is not None:
             address = pci_address(head["address"]) or ""
-            if entry is not None and _order(address) > _order(entry.address):
+            if entry is not None and address_order(address) > address_order(entry.address):
                 entry.ended = entry.ended or not listing.shortened
             else:
                 listing = _Listing()

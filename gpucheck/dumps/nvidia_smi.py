@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from xml.parsers import expat
 
-from gpucheck.facts import Gap, GapReason, Link, Nvml, NvmlGpu, Parts, Topology, pci_address
+from gpucheck.facts import NVIDIA_SMI, SPEED_GTS, Gap, GapReason, Link, Nvml, NvmlGpu, Parts, Topology, pci_address
 from gpucheck.readers.nvml import GPU_IS_LOST, LIBRARY_NOT_FOUND, clock_reasons, meaning
 from gpucheck.text import clean, say
 
@@ -214,7 +214,6 @@ _COLUMNS = frozenset(
     | {name for entry in _FIELDS.values() for name in entry.names if " " not in name and "/" not in name}
 )
 
-_SPEED_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 _UNITS = {"": 0, "b": 0, "kib": 10, "kb": 10, "mib": 20, "mb": 20, "gib": 30, "gb": 30}
 _FLAGS = {"enabled": True, "on": True, "yes": True, "disabled": False, "off": False, "no": False}
 _FABRIC_STATES: dict[str, Literal["not-started", "in-progress", "completed"]] = {
@@ -410,8 +409,8 @@ def parse(text: str) -> Parts:
         # NVML started, and nvidia-smi gave up at this card: of the others nothing is known.
         nvml = _listed([_Listing(complete=False)], [], failures)
         gaps = list(_gaps([], nvml))
-    elif _NO_DEVICES.search(text):
-        nvml = Nvml(status="ok", gpus=())
+    elif found := _NO_DEVICES.search(text):
+        nvml = Nvml(status="ok", call=NVIDIA_SMI, message=clean(found[0]), gpus=())
     elif failures:
         nvml = failures[0].nvml(_first(_LIBRARY_VERSION, text))
         reason: GapReason = "file-absent" if nvml.status == "library-absent" else "unreadable"
@@ -471,11 +470,11 @@ def _failures(lines: Iterable[str]) -> Iterator[_Failure]:
             call = "nvmlDeviceGetHandleByPciBusId"
             yield _Failure(call, _code(found[2]), clean(found[0]), pci_address(found[1]))
         elif found := _NOT_STARTED.search(line):
-            yield _Failure("nvmlInit", _code(found[1]), clean(found[0]))
+            yield _Failure(NVIDIA_SMI, _code(found[1]), clean(found[0]))
         elif found := _NO_DRIVER.search(line):
-            yield _Failure("nvmlInit", 9, clean(found[0]))
+            yield _Failure(NVIDIA_SMI, 9, clean(found[0]))
         elif found := _NO_LIBRARY.search(line):
-            yield _Failure("nvmlInit", LIBRARY_NOT_FOUND, clean(found[0]))
+            yield _Failure(NVIDIA_SMI, LIBRARY_NOT_FOUND, clean(found[0]))
 
 
 # --- forms --------------------------------------------------------------------------------------
@@ -518,7 +517,7 @@ def _tables(lines: Iterable[str]) -> Iterator[_Listing]:
             if "C" in process[3]:
                 pids.setdefault(int(process[1]), []).append(int(process[2]))
         elif row is not None and line.count("|") == 4:
-            _second_lines(row, line.strip().strip("|").split("|"))
+            _second_lines(row, line.strip().split("|")[1:-1])
     if listing is not None:
         yield _closed(listing, row, by_index)
 
@@ -793,8 +792,8 @@ def _gpu(place: int, card: _Card) -> NvmlGpu:
         link=Link(
             width=_number(card, "link.width") or None,
             max_width=_number(card, "link.max_width") or None,
-            speed_gts=_SPEED_GTS.get(_number(card, "link.speed_gts") or 0),
-            max_speed_gts=_SPEED_GTS.get(_number(card, "link.max_speed_gts") or 0),
+            speed_gts=SPEED_GTS.get(_number(card, "link.speed_gts") or 0),
+            max_speed_gts=SPEED_GTS.get(_number(card, "link.max_speed_gts") or 0),
         ),
         temperature_c=_number(card, "temperature_c"),
         power_watts=_watts(card, "power_watts"),

@@ -272,14 +272,14 @@ def _windows(case: Case, sources: tuple[Citation, ...]) -> Ruling | None:
     A BAR begins at a multiple of its size, and a card has small BARs beside the large: so the cards of one window
     take at least the sum of their BARs, and at most one BAR more for each card.
     """
+    if not case.placement.seats:
+        return None
     by_socket: dict[int | None, list[Card]] = {}
     for seat in case.placement.seats:
         by_socket.setdefault(seat.row.socket, []).append(seat.wanted.card)
-    shares = {
-        "machine": [[seat.wanted.card for seat in case.placement.seats]],
-        # Cards whose CPU is not known may all stand at one.
-        "socket": list(by_socket.values()) if None not in by_socket else [[card for cards in by_socket.values() for card in cards]],
-    }
+    whole = [[seat.wanted.card for seat in case.placement.seats]]
+    # Cards whose CPU is not known may all stand at one.
+    shares = {"machine": whole, "socket": whole if None in by_socket else list(by_socket.values())}
     windows = sorted(case.server.mmio, key=lambda window: window.bytes)
     for window in windows:
         if all(_most(cards) <= window.bytes for cards in shares[window.each]):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpucheck.entries import Bus, Card, Server, Size, SlotRow, Software, citations
 from gpucheck.fit.case import Case, Ruling
@@ -25,7 +26,8 @@ from gpucheck.fit.report import (
     Scenario,
     SlotTopology,
 )
-from gpucheck.fit.request import Order, Request, Wanted
+from gpucheck.fit.request import DERIVED, Order, Request, Wanted
+from gpucheck.fit.room import asked_for, fitted_cards, in_it, room_left
 from gpucheck.fit.seats import room_shown
 from gpucheck.fit.short import in_short
 from gpucheck.fit.slots import Build, Placement, Topic, active_rows, best_placement
@@ -198,7 +200,7 @@ def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Que
                 ask=say("Is this fitted: {called}?", called=choice.called),
                 how=choice.photo or say("Photograph the label of {label}.", label=option.label),
                 if_yes="It need not be ordered.",
-                if_no=say("As shipped, {label} is: {called}.", label=option.label, called=option.choices[shipped].called),
+                if_no=say("As shipped, {label}: {called}.", label=option.label, called=option.choices[shipped].called),
                 yes=Answer(option=f"{flag}={best}"),
                 no=Answer(option=f"{flag}={shipped}"),
             )
@@ -233,6 +235,7 @@ def advise(request: Request) -> Advice:
     plan = best_plan(request)
     # Every way of building it was a scenario already, where nothing is stated.
     most = max(scenario.max_count for scenario in told) if told else most_cards(request)
+    alone = len(request.new) == 1 and request.new[0].slot is None
     stated = [name for name in ("cpus", "psus", "options") if getattr(request, name)]
     with_changes = max(most, most_cards(request.freed(*stated))) if stated else most
     fits = plan.verdict != "does-not-fit"
@@ -246,6 +249,7 @@ def advise(request: Request) -> Advice:
         max_count=most,
         max_with_changes=with_changes,
         capacity=room,
+        room=room_left(request, most if alone else None),
         placement=_places(plan.case.placement),
         checks=plan.checks,
         power=power,
@@ -297,14 +301,18 @@ def _document(request: Request, **fields: object) -> Advice:
     verdict = fields["verdict"]
     told = [(row.note, row.src) for row in server.cooling if row.note and row.passive is None and row.active is None]
     told += [(note.text, note.src) for note in server.notes]
-    notes = tuple(Condition(text=text, sources=citations(server, src)) for text, src in told)
+    notes = [Condition(text=text) for text in request.remarks]
+    notes += [Condition(text=text, sources=citations(server, src)) for text, src in told]
+    if server.id == DERIVED:
+        fields |= _by_its_own_word(server, fields)
     return Advice.model_validate(
         {
             "exit_code": EXIT_CODES[verdict],  # type: ignore[index]
             "server": server.id,
             "model": f"{server.vendor} {server.model}",
             "request": request.as_stated(),
-            "notes": notes,
+            "notes": tuple(notes),
+            "fitted": fitted_cards(request),
             "known_builds": _known_builds(request),
             **fields,
         }
@@ -339,19 +347,40 @@ def verdict_without_cards(room: Sequence[Capacity]) -> AdviceVerdict:
     return "fits" if any(row.max for row in room) else "unknown"
 
 
+def _by_its_own_word(server: Server, fields: Mapping[str, Any]) -> dict[str, object]:
+    """Headline and conditions for an entry that was derived from what a machine reports: both say so."""
+    held = Condition(
+        text="the machine's own word is right: its model is not in the catalog, its slots are derived from what this "
+        "machine reports, and no vendor document was read",
+        sources=citations(server, tuple(server.sources)),
+    )
+    template = "{answer} Derived from what this machine reports; no vendor document was read."
+    return {"headline": say(template, answer=fields["headline"]), "conditions": (held, *fields["conditions"])}
+
+
+_ROOM_SENTENCES = {
+    (True, False): "A {vendor} {model} has slots for up to {double} double-wide or {single} single-wide cards.",
+    (True, True): "Next to the {fitted} in it, this {vendor} {model} has slots for up to {double} double-wide or "
+    "{single} single-wide cards.",
+    (False, False): "Whether a {model} takes a GPU is not known.",
+    (False, True): "Whether this {vendor} {model} takes more cards than the {fitted} in it is not known.",
+}
+"""By whether there is room, and whether a probe found cards."""
+
+
 def _without_cards(request: Request, room: tuple[Capacity, ...], told: tuple[Scenario, ...]) -> Advice:
     verdict, widest = verdict_without_cards(room), room[0]
     return _document(
         request,
         headline=say(
-            "A {vendor} {model} has slots for up to {double} double-wide or {single} single-wide cards.",
+            _ROOM_SENTENCES[verdict == "fits", bool(in_it(request))],
             vendor=request.server.vendor,
             model=request.server.model,
             double=widest.max,
             single=room[1].max,
-        )
-        if verdict == "fits"
-        else say("Whether a {model} takes a GPU is not known.", model=request.server.model),
+            fitted=in_it(request),
+        ),
+        room=room_left(request),
         verdict=verdict,
         max_count=None,
         max_with_changes=None,
@@ -388,7 +417,7 @@ def _places(placement: Placement) -> tuple[Place, ...]:
 
 def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Condition]) -> str:
     fields = {
-        "cards": " + ".join(f"{order.count} × {order.wanted.name}" for order in request.new),
+        "cards": asked_for(request),
         "model": f"{request.server.vendor} {request.server.model}",
         "slots": ", ".join(seat.row.id for seat in plan.case.placement.seats if not seat.fitted),
         "most": most,
@@ -416,9 +445,11 @@ def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Cond
             # The first says how many cards find a slot; the next says why the others do not.
             reason = failed[1] if plan.left_out and len(failed) > 1 else failed[0]
             template = (
-                "No: a {model} does not take {cards}, at most {most}. {reason}"
-                if most
-                else "No: a {model} does not take {cards}. {reason}"
+                "No: a {model} does not take {cards}. {reason}"
+                if not most
+                else "No: a {model} does not take {cards}, at most {most} more. {reason}"
+                if in_it(request)
+                else "No: a {model} does not take {cards}, at most {most}. {reason}"
             )
             return say(template, reason=reason.message, **fields)
         case _:

@@ -16,13 +16,13 @@ from gpucheck.fit.prices import priced
 from gpucheck.fit.report import Advice, SlotTopology
 from gpucheck.fit.request import (
     Order,
+    Processor,
     PsuPlan,
     Request,
+    Use,
     Wanted,
     checked_count,
     parse_gpu,
-    Processor,
-    Use,
     parse_psus,
     parse_ram,
     parse_slot,
@@ -76,10 +76,8 @@ def answer(asked: Asked, catalog: Catalog) -> Advice:
         return _ranking(asked, meanings, psus, catalog)
     machine = _machine(asked, catalog) if model is None or asked.sources else None
     _same_model(model, machine, catalog)
-    ids = catalog.find_servers(model) if model is not None else (_model_of(machine, asked),)
-    requests = [
-        _request(catalog.server(id), asked, orders, psus, machine, catalog) for id in ids for orders in meanings
-    ]
+    servers = _servers(model, machine, asked, catalog)
+    requests = [_request(server, asked, orders, psus, machine, catalog) for server in servers for orders in meanings]
     request, advice = advise_any(requests)
     return priced(request, finished(request, advice), asked.prices)
 
@@ -211,6 +209,12 @@ def _request(
     return with_found(request, machine) if machine is not None else request
 
 
+def _told_by_bmc(machine: Machine) -> int | None:
+    """TDP of the hungriest CPU, where a BMC tells."""
+    told = [socket.tdp_watts for socket in machine.cpu_sockets or () if socket.tdp_watts is not None]
+    return max(told, default=None)
+
+
 def _cpu_found(machine: Machine, catalog: Catalog | None) -> Processor | None:
     """The CPU that a probe read, where the catalog knows it; of several models the first."""
     names = [socket.model for socket in machine.cpu_sockets or () if socket.populated is not False]
@@ -241,12 +245,19 @@ def with_found(request: Request, machine: Machine) -> Request:
     stands = standing(server, machine, catalog, request.options)
     cpus = _cpus_found(machine, server) or stands.cpus
     psus = _psus_found(machine.psus)
+    cpu = request.cpu
+    if cpu is None and request.cpu_watts is None:
+        cpu = _cpu_found(machine, request.catalog)
     return replace(
         request,
         orders=(*stands.fitted, *request.orders),
         cpus=request.cpus or cpus,
+        cpu=cpu,
+        cpu_watts=request.cpu_watts or (cpu.watts if cpu is not None else None) or _told_by_bmc(machine),
+        ram_bytes=request.ram_bytes or machine.memory_bytes,
         psus=request.psus or psus,
         occupied=stands.occupied,
+        kept=frozenset(one.slot for one in stands.strangers if one.slot is not None),
         options=stands.options,
         strangers=stands.strangers,
         probed=True,

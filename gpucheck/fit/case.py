@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpucheck.entries import CONFIDENCE_ORDER, BuildReport, Card, GpuLimit, GpuNeed, Server, citations
 from gpucheck.findings import Check, Citation, Outcome
 from gpucheck.fit.report import Condition, Item, PowerSum, Question
 from gpucheck.fit.request import Request, Wanted
-from gpucheck.fit.slots import Build, Placement, applies
+from gpucheck.fit.slots import Build, Placement, applies, vendor_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ class Case:
         return citations(self.server, tuple(dict.fromkeys(keys)))
 
 
+def cited(name: str, document: Mapping[str, Any], keys: Iterable[str]) -> tuple[Citation, ...]:
+    """Sources of a document of ``catalog/software``."""
+    return tuple(Citation(entry=name, key=key, **document["sources"][key]) for key in keys)
+
+
 def check_of(topic: str, outcome: Outcome, message: str, *sources: tuple[Citation, ...]) -> Check:
     """A check with its sources, each named once."""
     found = tuple(dict.fromkeys(source for group in sources for source in group))
@@ -92,7 +98,7 @@ def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citatio
     """The strongest vendor's limit that admits this card, as many as are wanted, in these slots.
 
     ``At most two double-wide cards of 300 W in slots 6 and 4`` says that such a card finds room, slot power and
-    supply power there. A limit that names neither watts nor cards admits none.
+    supply power there. One that names a width alone speaks of what is sold with the model, see :func:`_of_its_time`.
     """
     watts = wanted.power.watts if wanted.power else None
 
@@ -105,10 +111,25 @@ def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citatio
         if applies(limit, wanted, case.build)
         and count(limit) <= limit.max
         and (not limit.slots or slots <= set(limit.slots))
-        and (bool(limit.cards) or (limit.watts_each is not None and watts is not None and watts <= limit.watts_each))
+        and (
+            bool(limit.cards)
+            or (limit.watts_each is not None and watts is not None and watts <= limit.watts_each)
+            or (limit.watts_each is None and limit.wide is not None and _of_its_time(case, wanted, limit))
+        )
         for key in limit.src
     ]
     return strongest(case.cite(found))
+
+
+def _of_its_time(case: Case, wanted: Wanted, limit: GpuLimit) -> bool:
+    """Whether it is a card for work, of the PCIe generation of the model's newest slots, and the limit is a rule.
+
+    A vendor that says how many double-wide cards a model takes, and not of which watts, means those cards.
+    """
+    newest = max((row.gen for row in case.server.slots if row.gen is not None), default=None)
+    for_work = wanted.card.family in ("datacenter", "workstation", "instinct")
+    of_its_time = wanted.bus is not None and wanted.bus.gen == newest
+    return for_work and of_its_time and vendor_read(case.server, limit.src)
 
 
 def slots_of(case: Case, wanted: Wanted) -> frozenset[str]:

@@ -41,42 +41,35 @@ def _known(request: Request, scenario: Scenario) -> bool:
     return best_verdict(stated) in ("fits", "fits-with-changes")
 
 
-def _text(
-    request: Request, right: Sequence[Scenario], wrong: Sequence[Scenario], open_ones: Sequence[Scenario]
-) -> str:
+def _text(request: Request, right: Sequence[Scenario], wrong: Sequence[Scenario], open_ones: Sequence[Scenario]) -> str:
+    one = [scenario for scenario in right if scenario.max_count == 1]
+    none = [scenario for scenario in right if scenario.max_count == 0]
+    more = wrong or open_ones
     fields: dict[str, object] = {
         "model": request.server.model,
         "card": request.new[0].wanted.name if request.new else say("double-wide card"),
-    }
-    if right:
+        "cards": request.new[0].wanted.name if request.new else say("double-wide cards"),
         # The first is the machine as it is most often sold.
-        fields |= {"right": right[0].given, "few": max(one.max_count for one in right)}
-    if wrong or open_ones:
-        most = max(wrong or open_ones, key=lambda one: one.max_count)
-        fields |= {"wrong": most.given, "most": most.max_count}
-    if right and wrong:
-        template = (
-            'The claim "only one GPU" is right with {right}, and wrong with {wrong}: that takes {most} × {card}.'
-            if fields["few"]
-            else 'The claim "only one GPU" is too good for {right}, which takes no {card}, and wrong with {wrong}: '
-            "that takes {most}."
-        )
-    elif right and open_ones:
-        template = (
-            'The claim "only one GPU" is right with {right}; whether it is wrong with {wrong}, which has slots for '
-            "{most} × {card}, is not known."
-        )
-    elif right:
-        template = (
-            'The claim "only one GPU" is right for a {model}, however it stands: at most {few} × {card}.'
-            if fields["few"]
-            else 'Even the claim "only one GPU" is too good for a {model}: no {card} is known to go in.'
-        )
-    elif wrong:
-        template = 'The claim "only one GPU" is wrong for a {model}: with {wrong} it takes {most} × {card}.'
-    else:
-        template = (
-            'Whether the claim "only one GPU" is wrong for a {model} is not known: with {wrong} it has slots for '
-            "{most} × {card}."
-        )
-    return say(template, **fields)
+        "one": one[0].given if one else None,
+        "none": none[0].given if none else None,
+    }
+    if more:
+        best = max(more, key=lambda scenario: scenario.max_count)
+        fields |= {"more": best.given, "most": best.max_count}
+    template = _TEMPLATES[bool(one), "wrong" if wrong else "open" if open_ones else None]
+    text = say(template, **fields)
+    if none and (one or more):
+        return say("{claim} With {none} it takes none at all.", claim=text, none=fields["none"])
+    return text
+
+
+_TEMPLATES: dict[tuple[bool, str | None], str] = {
+    (True, "wrong"): 'The claim "only one GPU" is right with {one}, and wrong with {more}: that takes {most} {cards}.',
+    (True, "open"): 'The claim "only one GPU" is right with {one}; whether it is wrong with {more}, which has slots '
+    "for {most} {cards}, is not known.",
+    (True, None): 'The claim "only one GPU" is right for a {model}, however it stands: at most one {card}.',
+    (False, "wrong"): 'The claim "only one GPU" is wrong for a {model}: with {more} it takes {most} {cards}.',
+    (False, "open"): 'Whether the claim "only one GPU" is wrong for a {model} is not known: with {more} it has slots '
+    "for {most} {cards}.",
+    (False, None): 'Even the claim "only one GPU" is too good for a {model}: no {card} is known to go in.',
+}

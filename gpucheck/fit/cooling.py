@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gpucheck.entries import citations
-from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, binds, check_of, covered, listed
+from gpucheck.fit.case import Case, Ruling, binds, check_of, cited, covered, listed
 from gpucheck.fit.report import Condition
 from gpucheck.fit.request import Wanted
 from gpucheck.fit.slots import Seat, active_rows, height_of
 from gpucheck.text import say
 
-PLUG_BEND_MM = 35
-"""What a plug on top of a card and the first bend of its cable take above the card."""
-_BEND = (
-    Citation(
-        title="A 16-pin cable runs about 35 mm straight before it bends",
-        where="https://winenfood.com/gpu-90-degree-adapter-and-4090-compatibility",
-        confidence="community",
-    ),
-    Citation(
-        title="A card of 111 mm with plugs on top wants about 147 mm",
-        where="https://smallformfactor.net/forum/threads/gpu-height-clearance.127",
-        confidence="community",
-    ),
-)
-_OURS = Citation(title="Our reasoning: open fans blow a card's heat to both sides", confidence="derived")
+_NAME = "mechanics"
+"""The document of ``catalog/software`` that holds what is true of any chassis."""
+
+
+def _document(case: Case) -> Mapping[str, Any]:
+    catalog = case.request.catalog
+    return {} if catalog is None else catalog.software.get(_NAME, {})
 
 
 def cooling(case: Case) -> Iterator[Ruling]:
@@ -92,18 +85,19 @@ def _airflow(case: Case, wanted: Wanted, kind: str) -> str:
 
 def side_by_side(case: Case) -> Iterator[Ruling]:
     """Do cards with open fans blow their heat into each other?"""
-    seats = _side_by_side(case)
-    if not seats or all(seat.fitted for seat in seats):
+    seats, document = _side_by_side(case), _document(case)
+    if not document or all(seat.fitted for seat in seats):
         return
+    rule = document["open_fans"]
     slots = listed(seat.row.id for seat in seats)
-    text = say("Cards with open fans stand side by side in slots {slots}: each breathes the others' heat.", slots=slots)
+    text = say("Cards with open fans stand side by side in slots {slots}. {why}", slots=slots, why=rule["why"])
     known = [covered(case, seat.wanted) for seat in seats]
     if all(known):
         said = say("{what} But a source has these cards in this model.", what=text)
         yield Ruling(check_of("cooling", "pass", said, *known))
         return
     sources = [citations(seat.wanted.card, seat.wanted.cooling.src) for seat in seats if seat.wanted.cooling]
-    check = check_of("cooling", "unknown", text, *sources, (_OURS,))
+    check = check_of("cooling", "unknown", text, *sources, cited(_NAME, document, rule["src"]))
     held = say("cards with open fans stay cool enough side by side in slots {slots}; blowers would", slots=slots)
     yield Ruling(check, conditions=(Condition(text=held, sources=check.sources),))
 
@@ -120,9 +114,16 @@ def _side_by_side(case: Case) -> list[Seat]:
     for first, second in itertools.pairwise(fans):
         between = rows[places[first.row.id] + 1 : places[second.row.id]]
         covers = first.covers | second.covers
-        if first.row.riser == second.row.riser and all(row.id in covers for row in between):
+        touch = all(row.id in covers for row in between) or _gap(first, second) <= (first.wanted.slots_wide or 1)
+        if touch and first.row.riser == second.row.riser:
             close += [first, second]
     return list({seat.row.id: seat for seat in close}.values())
+
+
+def _gap(first: Seat, second: Seat) -> float:
+    """How many slots on the second stands, by the numbers; infinite where the slots are not numbered."""
+    ids = first.row.id, second.row.id
+    return int(ids[1]) - int(ids[0]) if all(id.isdecimal() for id in ids) else math.inf
 
 
 # --- plugs on top -------------------------------------------------------------------------------
@@ -135,6 +136,10 @@ def plugs_on_top(case: Case) -> Iterator[Ruling]:
         aux = seat.wanted.aux
         if not seat.fitted and aux is not None and aux.plugs and aux.at == "top":
             groups.setdefault((seat.wanted.id, seat.row.clearance_height_mm), []).append(seat)
+    document = _document(case)
+    if not groups or not document:
+        return
+    bend, bent = document["plug_bend"]["mm"], cited(_NAME, document, document["plug_bend"]["src"])
     for (_, room), seats in groups.items():
         wanted = seats[0].wanted
         height = height_of(wanted.size)
@@ -143,30 +148,30 @@ def plugs_on_top(case: Case) -> Iterator[Ruling]:
         slots = listed(seat.row.id for seat in seats)
         fields = {
             "card": wanted.name,
-            "need": height + PLUG_BEND_MM,
-            "bend": PLUG_BEND_MM,
+            "need": height + bend,
+            "bend": bend,
             "room": room,
             "slots": slots,
         }
         told = citations(wanted.card, wanted.aux.src)
-        if room is not None and height + PLUG_BEND_MM <= room:
+        if room is not None and height + bend <= room:
             text = say(
                 "The {card} with its plug on top needs {need:g} mm of height; slot {slots} has {room:g} mm.", **fields
             )
             above = case.cite(key for seat in seats for key in seat.row.src_of("height"))
-            yield Ruling(check_of("geometry", "pass", text, told, above, _BEND))
+            yield Ruling(check_of("geometry", "pass", text, told, above, bent))
             continue
         template = (
             "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height are "
             "needed; how much is free above slot {slots} is not known."
             if room is None
-            else "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height are "
-            "needed; slot {slots} has {room:g} mm."
+            else "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height "
+            "are needed; slot {slots} has {room:g} mm."
         )
         held = say(
-            "about {need:g} mm of height are free at slot {slots}, or an angled plug is used: the plug is on top of the "
-            "{card}",
+            "about {need:g} mm of height are free at slot {slots}, or an angled plug is used: the plug is on top of "
+            "the {card}",
             **fields,
         )
-        check = check_of("geometry", "unknown", say(template, **fields), told, _BEND)
+        check = check_of("geometry", "unknown", say(template, **fields), told, bent)
         yield Ruling(check, conditions=(Condition(text=held, sources=check.sources),))

@@ -6,6 +6,7 @@ Slots come from SMBIOS, where that lists any, else from the ports on PCI. Firmwa
 * of an address the bus is often right and the rest wrong, and its segment may be junk;
 * a slot is listed whether or not its CPU is there: the owner comes from the port's NUMA node, else, with both
   CPUs fitted, from the half of the bus numbers, else from a label such as ``CPU2 SLOT4``;
+* a connector that is no longer than the lanes is what firmware says where it does not know: a label must agree;
 * lengths say nothing about the card that goes in, and boards without a name often carry the table of another board.
 
 No vendor's document was read, so room, slot power, plugs, base load and firmware settings stay unknown, and the
@@ -21,21 +22,21 @@ from gpucheck import topology
 from gpucheck.entries import Form, Note, Server, SlotRow, Sockets, Source
 from gpucheck.errors import InputError
 from gpucheck.facts import CpuSocket, Machine, PciFunction, Slot, System
+from gpucheck.fit.request import DERIVED
 from gpucheck.text import say, shorten
-
-DERIVED = "this-machine"
-"""Id of the entry."""
 
 _MACHINE, _READING = "machine", "reading"
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _LANES = frozenset({1, 2, 4, 8, 16, 32})
+LONGEST_NAME = 40
+"""Letters of a slot's name."""
 WIDE_PORT = 8
 """Lanes from which a free port without a slot flag may still lead to a slot."""
 
 _NO_CARD = re.compile(
-    r"(?<![a-z])(?:m\.?2|u\.?[23]|oculink|slim ?(?:line|sas)|mcio|nvme|ssd|sff|ocp|aom|mezz\w*|hdd\w*|sata|lom|bay"
-    r"|mini ?pci\w*|pci-?x)(?![a-z])",
+    r"(?<![a-z])(?:m\.?2|u\.?[23]|oculink|slim ?(?:line|sas)|mcio|nvme|ssd|sff|ocp|aom|siom|mezz\w*|hdd\w*|sas|sata"
+    r"|lom|bay|mini ?pci\w*|pci-?x)(?![a-z])",
     re.IGNORECASE,
 )
 """In labels of connectors that take drives, modules or network daughter cards."""
@@ -43,7 +44,9 @@ _LABEL_WIDTH = re.compile(r"(?<![a-z0-9])x(\d{1,2})(?:\s*\(in\s*x(\d{1,2})\))?",
 _LABEL_GENERATION = re.compile(r"pci-?e(?:xpress)?\s*([1-6])\.0", re.IGNORECASE)
 _LABEL_CPU = re.compile(r"cpu[ _-]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)\D*$")
-_VIRTUAL = re.compile(r"\b(?:QEMU|KVM|VMware|VirtualBox|Virtual Machine|Standard PC|HVM domU|Compute Engine|Amazon EC2)\b")
+_VIRTUAL = re.compile(
+    r"\b(?:QEMU|KVM|VMware|VirtualBox|Virtual Machine|Standard PC|HVM domU|Compute Engine|Amazon EC2)\b"
+)
 
 
 def derive(machine: Machine, origin: str) -> Server:
@@ -133,7 +136,8 @@ def _firmware_rows(
     for slot in dict.fromkeys(machine.slots or ()):
         if not _takes_cards(slot):
             continue
-        used[slot.designation] = number = used.get(slot.designation, 0) + 1
+        name = shorten(slot.designation, LONGEST_NAME)
+        used[name] = number = used.get(name, 0) + 1
         label = _LABEL_WIDTH.search(slot.designation)
         width = label and int(label[1])
         # A width on the label is the slot's own; that of a slot in use is the card's.
@@ -142,16 +146,24 @@ def _firmware_rows(
         read = port.link.max_width if port is not None and port.link.max_width in _LANES else None
         owner, src = _owner(slot, port, machine, sockets, count, tree)
         yield SlotRow(
-            id=slot.designation if number == 1 else f"{slot.designation} ({number})",
+            id=name if number == 1 else f"{name} ({number})",
             smbios=(slot.designation,),
             socket=owner,
             lanes=read or lanes,
-            connector=int(label[2]) if label and label[2] else None if width else slot.connector,
+            connector=int(label[2]) if label and label[2] else _connector(slot, width),
             gen=_generation(port) or _label_generation(slot) or slot.gen,
             switch=_switch(port, tree),
             root_port=port.address if port is not None else None,
             src=src,
         )
+
+
+def _connector(slot: Slot, width: int | None) -> int | None:
+    """Lanes of the connector. As many as the slot has lanes is what firmware says of any slot: a label must agree."""
+    if width is not None:
+        return slot.connector if slot.lanes == width else None
+    longer = slot.connector is not None and slot.lanes is not None and slot.connector > slot.lanes
+    return slot.connector if longer else None
 
 
 def _takes_cards(slot: Slot) -> bool:
@@ -208,11 +220,30 @@ def _owner(
     address = slot.address if slot is not None else port.address if port is not None else None
     if address is not None and count == 2 and all(socket.populated for socket in sockets) and sockets:
         return (2 if int(address[-7:-5], 16) >= 0x80 else 1), (_MACHINE, _READING)
-    label = _LABEL_CPU.search(slot.designation) if slot is not None else None
+    label = _label_cpu(slot) if slot is not None else None
+    named = _named_by_labels(machine, sockets)
+    return (named[label], (_MACHINE, _READING)) if label in named else (None, (_MACHINE,))
+
+
+def _label_cpu(slot: Slot) -> int | None:
+    found = _LABEL_CPU.search(slot.designation)
+    return int(found[1]) if found else None
+
+
+def _named_by_labels(machine: Machine, sockets: Sequence[CpuSocket]) -> dict[int | None, int]:
+    """Number on slots' labels to the number of the socket, populated ones first.
+
+    Labels say CPU1 where the sockets may be called SOCKET 0: they mean the sockets of their own numbers, or else,
+    counted from 1, those of the firmware's list.
+    """
+    labels = {label for slot in machine.slots or () if (label := _label_cpu(slot)) is not None}
     numbers = [int(found[1]) if (found := _NUMBER.search(one.designation)) else None for one in sockets]
-    if label is not None and numbers.count(int(label[1])) == 1:
-        return numbers.index(int(label[1])) + 1, (_MACHINE, _READING)
-    return None, (_MACHINE,)
+    if labels <= set(numbers) and len(set(numbers)) == len(sockets):
+        return {number: place for place, number in enumerate(numbers, 1) if number is not None}
+    listed = machine.cpu_sockets or ()
+    if labels <= set(range(1, len(listed) + 1)):
+        return {number: sockets.index(one) + 1 for number, one in enumerate(listed, 1)}
+    return {}
 
 
 # --- ports on PCI, where the firmware lists no slots --------------------------------------------

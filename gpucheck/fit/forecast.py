@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gpucheck.entries import Card, SlotRow, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, check_of, listed
+from gpucheck.fit.case import Case, Ruling, check_of, cited, listed
 from gpucheck.fit.report import Condition, PeerAccess, SlotTopology
 from gpucheck.fit.slots import pair_class
 from gpucheck.text import say
@@ -27,6 +27,9 @@ LEGEND = {
 }
 """The words of ``nvidia-smi topo -m`` that a forecast uses. NVLink bridges are left out: what was not asked for is
 not assumed."""
+
+_NAME = "nvidia-driver"
+"""The document of ``catalog/software`` that holds what is known of direct access."""
 
 _OURS = Citation(title="Our reasoning from the slots' owners and switches", confidence="derived")
 
@@ -94,7 +97,7 @@ def _class(first: _Gpu, second: _Gpu, *, several: bool) -> str:
 
 def _document(case: Case) -> Raw:
     catalog = case.request.catalog
-    return {} if catalog is None else catalog.software.get("nvidia-driver", {})
+    return {} if catalog is None else catalog.software.get(_NAME, {})
 
 
 def _several_roots(case: Case) -> bool:
@@ -133,7 +136,7 @@ def _access(case: Case, first: Card, second: Card, pair: str) -> tuple[Access, s
             return refused
     across = document.get("across_cpus", {})
     if pair in ("SYS", "?") and case.server.sockets.type in across.get("socket_types", ()):
-        sources = tuple(Citation(**document["sources"][key]) for key in across["src"])
+        sources = cited(_NAME, document, across["src"])
         if pair == "SYS":
             return "no", across["why"], sources
         return "unknown", say("Which CPU owns a slot is not known. {why}", why=across["why"]), sources
@@ -155,7 +158,7 @@ def _own(card: Card, document: Raw) -> tuple[Access, str, tuple[Citation, ...]]:
     for rule in document.get("peers", ()):
         capability = card.software.compute_capability
         if card.family == rule["family"] and capability and float(capability) >= float(rule["capability_from"]):
-            return rule["access"], rule["why"], tuple(Citation(**document["sources"][key]) for key in rule["src"])
+            return rule["access"], rule["why"], cited(_NAME, document, rule["src"])
     return "unknown", say("No source says whether two {card} have direct access over PCIe.", card=card.name), ()
 
 
@@ -195,4 +198,4 @@ def _means(case: Case, gpus: Sequence[_Gpu], used: set[str], access: Sequence[Pe
 
 def _ruled(document: Raw, name: str) -> Condition:
     rule = document[name]
-    return Condition(text=rule["why"], sources=tuple(Citation(**document["sources"][key]) for key in rule["src"]))
+    return Condition(text=rule["why"], sources=cited(_NAME, document, rule["src"]))

@@ -10,6 +10,7 @@ from gpucheck.assemble import socket_number
 from gpucheck.catalog import Catalog
 from gpucheck.entries import Recognise, Server, SlotRow
 from gpucheck.facts import Gpu, Machine, pci_address
+from gpucheck.findings import Citation
 from gpucheck.fit.request import Order, Stranger, Wanted
 from gpucheck.fit.slots import Build, seat
 from gpucheck.text import say, shorten
@@ -89,7 +90,8 @@ def standing(server: Server, machine: Machine, catalog: Catalog, stated: dict[st
             continue
         row = _likely(card, [row for row in rows if row.id not in covered], in_use, server, machine)
         if row is None:
-            remarks.append(say("Which slot the {card} stands in is not known: no slot is taken for it.", card=card.name))
+            template = "Which slot the {card} stands in is not known: no slot is taken for it."
+            remarks.append(say(template, card=card.name))
             continue
         template = "Which slot the {card} stands in is not known: it is taken to stand in slot {slot}."
         remarks.append(say(template, card=card.name, slot=row.id))
@@ -98,16 +100,16 @@ def standing(server: Server, machine: Machine, catalog: Catalog, stated: dict[st
     ids = {number: row.id for number, row in places.items()}
     strange = [number for number, card in enumerate(cards) if card.wanted is None]
     own = {id for number, id in ids.items() if number not in strange}
-    if unsure := sorted(unsure - set(ids.values())):
-        text = say("The firmware does not say whether something stands in slot {slots}.", slots=", ".join(unsure))
-        remarks.append(text)
+    if open_slots := sorted(unsure - set(ids.values())):
+        template = "The firmware does not say whether something stands in slot {slots}."
+        remarks.append(say(template, slots=", ".join(open_slots)))
     return Standing(
         fitted=tuple(
             Order(card.wanted, 1, ids.get(number), fitted=True)
             for number, card in enumerate(cards)
             if card.wanted is not None
         ),
-        strangers=tuple(Stranger(cards[n].name, ids.get(n), _limit_of(cards[n].gpu)) for n in strange),
+        strangers=tuple(_stranger(cards[number], ids.get(number)) for number in strange),
         occupied=frozenset((in_use - own) | {ids[n] for n in strange if n in ids}),
         options=options,
         cpus=server.sockets.count if max(owners, default=0) == server.sockets.count else None,
@@ -119,7 +121,7 @@ def standing(server: Server, machine: Machine, catalog: Catalog, stated: dict[st
 
 
 def _cards(machine: Machine, catalog: Catalog) -> Iterator[_Found]:
-    """Cards, where the machine's list has GPUs: those of one card share a switch, else a slot, else they are counted."""
+    """Cards, where the machine lists GPUs: those of one card share a switch, else a slot, else they are counted."""
     seen: set[str] = set()
     loose: dict[str, int] = {}
     for gpu in machine.gpus or ():
@@ -135,6 +137,12 @@ def _cards(machine: Machine, catalog: Catalog) -> Iterator[_Found]:
             yield _Found(gpu, wanted)
 
 
+def _stranger(card: _Found, slot: str | None) -> Stranger:
+    watts = _limit_of(card.gpu)
+    told = Citation(title=say("the power limit that the card's driver tells"), confidence="measured")
+    return Stranger(card.name, slot, watts, (told,) if watts is not None else ())
+
+
 def _limit_of(gpu: Gpu) -> int | None:
     """Watts that the card may draw: its limit as it comes, or as it is set where that is more."""
     limits = (gpu.nvml.power_default_limit_watts, gpu.nvml.power_limit_watts) if gpu.nvml is not None else ()
@@ -148,22 +156,18 @@ def _limit_of(gpu: Gpu) -> int | None:
 
 
 def _rows(server: Server, options: dict[str, str]) -> list[SlotRow]:
-    """Slots that may exist with these choices; the first row where an open choice has several of one id."""
-    rows: dict[str, SlotRow] = {}
-    for row in server.slots:
-        if all(options.get(key, choice) == choice for key, choice in row.when.items()):
-            rows.setdefault(row.id, row)
-    return list(rows.values())
+    """Slots that may exist with these choices; an id repeats where an open choice decides how it is built."""
+    return [row for row in server.slots if all(options.get(key, choice) == choice for key, choice in row.when.items())]
 
 
 def _row_of(gpu: Gpu, rows: Sequence[SlotRow], tree: topology.Tree) -> SlotRow | None:
     """The slot that the firmware or the port above a card names."""
     named = [row for row in rows if gpu.slot is not None and gpu.slot in row.designations]
-    if len(named) == 1:
-        return named[0]
     path = {bridge.address for bridge in topology.path_to_root(gpu.address, tree)}
     below = [row for row in named or rows if row.root_port is not None and pci_address(row.root_port) in path]
-    return below[0] if len(below) == 1 else named[0] if named else None
+    if below and len({row.id for row in below}) == 1:
+        return below[0]
+    return named[0] if named else None
 
 
 def _covers(wanted: Wanted | None, row: SlotRow) -> set[str]:
@@ -212,7 +216,7 @@ def _in_use(rows: Sequence[SlotRow], machine: Machine, tree: topology.Tree) -> t
         if not function.is_bridge
         for bridge in topology.path_to_root(function.address, tree)
     }
-    ports = [row.root_port for row in rows]
+    ports = [port for _, port in {(row.id, row.root_port) for row in rows}]
     in_use, unsure = set(), set()
     for row in rows:
         states = [told[name] for name in row.designations if name in told]
@@ -255,9 +259,7 @@ def _agrees(recognise: Recognise, there: set[str], lanes: dict[str, int | None])
     )
 
 
-def _shown_by_cards(
-    server: Server, options: dict[str, str], cards: Sequence[tuple[Wanted, str]]
-) -> dict[str, str]:
+def _shown_by_cards(server: Server, options: dict[str, str], cards: Sequence[tuple[Wanted, str]]) -> dict[str, str]:
     """Open options that the cards decide: only one choice has slots in which they can stand."""
     found = {}
     for key, option in server.options.items():

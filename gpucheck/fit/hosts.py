@@ -8,7 +8,7 @@ from typing import Any
 
 from gpucheck.entries import Card, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, check_of, listed
+from gpucheck.fit.case import Case, Ruling, check_of, cited, listed
 from gpucheck.fit.report import Condition
 from gpucheck.fit.request import Processor
 from gpucheck.text import say
@@ -102,13 +102,18 @@ def _lanes(case: Case, cpu: Processor) -> Iterator[Ruling]:
 
 def memory(case: Case) -> Iterator[Ruling]:
     """Is there enough of it for the cards, and can they reach all of it?"""
-    catalog = case.request.catalog
-    rules = catalog.software.get("host-memory") if catalog is not None else None
+    rules = _rules(case)
     if rules is None:
         return
     yield from _enough(case, rules)
     if case.request.ram_bytes is not None:
         yield from _reached(case, rules, case.request.ram_bytes)
+
+
+def _rules(case: Case) -> Mapping[str, Any] | None:
+    """The catalog's rules of thumb; None where it has none, as a person's own may."""
+    catalog = case.request.catalog
+    return catalog.software.get("host-memory") if catalog is not None else None
 
 
 def _enough(case: Case, rules: Mapping[str, Any]) -> Iterator[Ruling]:
@@ -163,7 +168,7 @@ def _reach(card: Card, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] |
 
 
 def _cited(rules: Mapping[str, Any], keys: Sequence[str]) -> tuple[Citation, ...]:
-    return tuple(Citation(**rules["sources"][key]) for key in keys)
+    return cited("host-memory", rules, keys)
 
 
 # --- use ------------------------------------------------------------------------------------------
@@ -186,7 +191,5 @@ def use(case: Case) -> Iterator[Ruling]:
         "host memory for all the cards at once: that of the largest card is enough",
     ]
     text = say("For inference these are not asked: {relaxed}.", relaxed="; ".join(relaxed))
-    yield Ruling(check_of("use", "pass", text, (RELAXED,)))
-
-
-RELAXED = Citation(title="gpucheck's own rule: what inference does without, each card on its own", confidence="derived")
+    rules = _rules(case)
+    yield Ruling(check_of("use", "pass", text, _cited(rules, rules["alone"]["src"]) if rules is not None else ()))

@@ -46,7 +46,8 @@ class Plan:
     @property
     def fails(self) -> bool:
         """Whether any check fails; looks no further than the first."""
-        return self.left_out > 0 or any(ruling.check.outcome == "fail" for ruling in failing(self.case))
+        short = self.left_out > 0 and not self.case.request.may_have_more_slots
+        return short or any(ruling.check.outcome == "fail" for ruling in failing(self.case))
 
     @property
     def verdict(self) -> AdviceVerdict:
@@ -55,7 +56,7 @@ class Plan:
 
     def better_than(self, known: AdviceVerdict) -> AdviceVerdict:
         """The better of a known verdict and this plan's; looks no further than to where it cannot be the better."""
-        if self.left_out:
+        if self.left_out and not self.case.request.may_have_more_slots:
             return known
         worst = _lowest("fits", failing(self.case), known)
         worst = _lowest(worst, lowering(self.case), _best(known, "unknown"))
@@ -114,7 +115,7 @@ def builds(request: Request) -> Iterator[Build]:
     standing = {order.slot for order in request.fitted if order.slot is not None}
     for count in cpus:
         for combination in itertools.product(*choices):
-            build = Build(count, dict(combination), request.occupied, count == server.sockets.count, request.keep)
+            build = Build(count, dict(combination), request.occupied, count == server.sockets.count, request.kept)
             if not standing or standing <= {row.id for row in active_rows(server, build)}:
                 yield build
 

@@ -43,6 +43,32 @@ class Place(Document):
     """It stands there already."""
 
 
+class FittedCard(Document):
+    """A card that a probe found in the machine."""
+
+    gpu: str | None
+    """Catalog id; None: the catalog does not know it."""
+    name: str
+    slot: str | None
+    """None: not known."""
+    watts: int | None
+    """None: not known."""
+    sources: tuple[Citation, ...] = ()
+
+
+class RoomLeft(Document):
+    """How many more of one card a probed machine takes as it stands."""
+
+    gpu: str
+    name: str
+    verdict: AdviceVerdict
+    """Of one more."""
+    more: int
+    """The most with no fail; with the verdict *unknown* that many have a slot, and more is not known."""
+    nothing_moved: int
+    """The most if whatever stands in the other slots stays where it is."""
+
+
 class Capacity(Document):
     """Most cards of a class, for the machine as the request states it."""
 
@@ -268,6 +294,10 @@ class Advice(Printed):
     alternatives: tuple[Alternative, ...]
     scenarios: tuple[Scenario, ...] = ()
     notes: tuple[Condition, ...] = ()
+    fitted: tuple[FittedCard, ...] = ()
+    """Cards that a probe found in the machine; those asked for are in addition to them."""
+    room: tuple[RoomLeft, ...] = ()
+    """Of each kind asked for, or fitted where none is; empty where no machine was probed."""
     needs: str | None = None
     """In a few words: what it takes, what is not known, or what is in the way."""
     claim: Claim | None = None

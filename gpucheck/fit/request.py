@@ -24,6 +24,9 @@ SLOT_PITCH_MM = 20.32
 ROUNDING_MM = 2.0
 """Lists round, brackets stick out: half-length cards are listed with 168 or 169 mm, two slots with 40 mm or more."""
 
+DERIVED = "this-machine"
+"""Id of a server entry that was derived from what a machine reports of itself."""
+
 LEAST_PSU_WATTS = 100
 """No supply of a server gives less; below it a number is a typing mistake."""
 
@@ -153,11 +156,13 @@ class Stranger:
         name: What it calls itself.
         slot: Id of its slot; None: not known.
         watts: The power limit that its driver tells; None: not known.
+        sources: Of ``watts``.
     """
 
     name: str
     slot: str | None
     watts: int | None
+    sources: tuple[Citation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ class Request:
         bios_version: Version of the firmware that a probe read.
         use: What the cards are for; None: judged as training, which asks for more.
         occupied: Slots in which a probe found something, without those of fitted cards.
-        keep: What stands in them stays.
+        kept: Those of them in which it stays, such as the slots of cards that the catalog does not know.
         strangers: Cards in the machine that the catalog does not know.
         probed: Whether a probe of the machine speaks in it; then the room that is left is told.
         remarks: What a person should know of how the facts were read.
@@ -202,7 +207,7 @@ class Request:
     bios_version: str | None = None
     use: Use | None = None
     occupied: frozenset[str] = frozenset()
-    keep: bool = False
+    kept: frozenset[str] = frozenset()
     strangers: tuple[Stranger, ...] = ()
     probed: bool = False
     remarks: tuple[str, ...] = ()
@@ -217,6 +222,11 @@ class Request:
     def new(self) -> tuple[Order, ...]:
         """What is asked for, without the cards that are fitted."""
         return tuple(order for order in self.orders if not order.fitted)
+
+    @property
+    def may_have_more_slots(self) -> bool:
+        """Whether its slots are ports that PCI shows, because nobody read the firmware's list of slots."""
+        return self.server.id == DERIVED and not any(row.smbios for row in self.server.slots)
 
     @property
     def fitted(self) -> tuple[Order, ...]:

@@ -34,7 +34,7 @@ _QUESTIONS = (
 )
 
 
-_FAILING = (needs, support, cooling, processors, power_plugs, watts, firmware)
+_FAILING = (software, needs, support, cooling, processors, power_plugs, watts, firmware)
 """Those that can fail although every card has a slot, the quick ones first."""
 
 _LOWERING = (options, sockets, slots)

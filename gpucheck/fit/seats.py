@@ -46,6 +46,14 @@ def slots(case: Case) -> Iterator[Ruling]:
         template = plural(wanted, "The card has a slot: {slots}.", "All {count} cards have a slot: {slots}.")
         text = say(template, count=wanted, slots=listed(rows))
         yield Ruling(check_of("slot", "pass", text, sources))
+    elif case.request.may_have_more_slots:
+        text = say(
+            "{placed} of {wanted} cards find a port that PCI shows. Not known: which slots it has, for nobody read the "
+            "firmware's list of them.",
+            placed=placed,
+            wanted=wanted,
+        )
+        yield Ruling(check_of("slot", "unknown", text, sources), essential=True)
     else:
         template = plural(wanted, "The card finds no slot.", "{placed} of {wanted} cards find a slot.")
         text = say(template, placed=placed, wanted=wanted)
@@ -72,11 +80,28 @@ def _reasons(case: Case) -> Iterator[Ruling]:
     refusals: dict[Topic, list[Remark]] = {}
     for remark in (remark for remarks in by_one or refused for remark in remarks):
         refusals.setdefault(remark.topic, []).append(remark)
-    # An empty socket can be filled; a short connector stays short.
-    for topic, remarks in sorted(refusals.items(), key=lambda item: item[0] != "socket"):
-        text = " ".join(merged(remarks))
-        sources = case.cite(key for remark in remarks for key in remark.src)
-        yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", text, sources))
+    # An empty socket can be filled, a card can move; a short connector stays short.
+    if remarks := refusals.pop("socket", None):
+        yield _refused(case, "socket", remarks)
+    of_fitted = {slot for place in case.placement.seats if place.fitted for slot in place.covers}
+    if by_fitted := sorted(of_fitted | case.build.kept, key=_natural):
+        one, many = "A card that is in it takes slot {slots}.", "The cards that are in it take the slots {slots}."
+        text = say(plural(len(by_fitted), one, many), slots=listed(by_fitted))
+        yield Ruling(check_of("slot", "fail", text, _SEEN))
+    for topic, remarks in refusals.items():
+        yield _refused(case, topic, remarks)
+
+
+def _refused(case: Case, topic: Topic, remarks: Sequence[Remark]) -> Ruling:
+    sources = case.cite(key for remark in remarks for key in remark.src)
+    return Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", " ".join(merged(remarks)), sources))
+
+
+def _natural(slot: str) -> str:
+    return slot.zfill(4)
+
+
+_SEEN = (Citation(title="what a probe found in the machine", confidence="measured"),)
 
 
 def _modules(case: Case) -> Iterator[Ruling]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gpucheck.fit.advise import advise, verdict_without_cards
+from gpucheck.fit.advise import capacity, verdict_without_cards
 from gpucheck.fit.claim import claim
 from gpucheck.fit.plans import Plan, best_plan, best_verdict, most_cards
-from gpucheck.fit.report import Advice, AdviceVerdict, Answer, Item, Question
+from gpucheck.fit.report import Advice, AdviceVerdict, Answer, Item, Question, Scenario
 from gpucheck.fit.request import Request, parse_psus, resolve_option
-from gpucheck.text import say
+from gpucheck.text import plural, say
 
 
 def finished(request: Request, advice: Advice) -> Advice:
     """The advice on one model with what is for people: what answers lead to, the claim, the message to the seller."""
     plan = best_plan(request) if request.new else None
-    questions = tuple(_answered(request, plan, question) for question in advice.questions)
+    questions = tuple(_answered(request, plan, advice.scenarios, question) for question in advice.questions)
     return advice.model_copy(
         update={
             "questions": questions,
@@ -43,9 +44,16 @@ def stated(request: Request, option: str) -> Request:
             return replace(request, options={**request.options, key: choice})
 
 
-def _answered(request: Request, plan: Plan | None, question: Question) -> Question:
-    yes = _led_to(request, plan, question, question.yes, holds=True)
-    no = _led_to(request, plan, question, question.no, holds=False)
+def _answered(request: Request, plan: Plan | None, scenarios: Sequence[Scenario], question: Question) -> Question:
+    yes, no = question.yes, question.no
+    if yes.option is not None:
+        yes = _stated(request, scenarios, yes)
+    elif plan is not None and yes.verdict is None:
+        yes = yes.model_copy(update={"verdict": _as_if(plan, question)})
+    if no.option is not None:
+        no = _stated(request, scenarios, no)
+    elif plan is not None and no.verdict is None:
+        no = no.model_copy(update={"verdict": "does-not-fit"})
     return question.model_copy(
         update={
             "yes": yes,
@@ -56,19 +64,28 @@ def _answered(request: Request, plan: Plan | None, question: Question) -> Questi
     )
 
 
-def _led_to(request: Request, plan: Plan | None, question: Question, answer: Answer, *, holds: bool) -> Answer:
-    if answer.option is not None:
-        told = stated(request, answer.option)
-        if not request.new:
-            room = advise(told).capacity
-            found = {"verdict": verdict_without_cards(room), "max_count": room[0].max}
-        else:
-            found = {"verdict": best_verdict(told), "max_count": most_cards(told)}
-        return answer.model_copy(update=found)
-    if plan is None or answer.verdict is not None:
-        return answer
-    verdict = _as_if(plan, question) if holds else "does-not-fit"
-    return answer.model_copy(update={"verdict": verdict})
+def _stated(request: Request, scenarios: Sequence[Scenario], answer: Answer) -> Answer:
+    """What the advisor answers once the option is given.
+
+    The most cards are counted where the scenarios tell them, and where fewer fit than are asked for.
+    """
+    told = stated(request, answer.option or "")
+    if not request.new:
+        room = capacity(told)
+        return answer.model_copy(update={"verdict": verdict_without_cards(room), "max_count": room[0].max})
+    verdict = best_verdict(told)
+    counts = [
+        scenario.max_count
+        for scenario in scenarios
+        if told.cpus in (None, scenario.cpus)
+        and all(scenario.options[key] == choice for key, choice in told.options.items())
+    ]
+    most: int | None = None
+    if told.cpus != request.cpus or told.options != request.options:
+        most = max(counts) if counts else most_cards(told)
+    elif verdict == "does-not-fit":
+        most = most_cards(told)
+    return answer.model_copy(update={"verdict": verdict, "max_count": most})
 
 
 def _as_if(plan: Plan, question: Question) -> AdviceVerdict:
@@ -84,14 +101,14 @@ def _as_if(plan: Plan, question: Question) -> AdviceVerdict:
 
 _THEN: dict[AdviceVerdict, str] = {
     "fits": "{what} Then the cards fit.",
-    "fits-with-changes": "{what} Then the cards fit with the changes listed.",
+    "fits-with-changes": "{what} Then the cards fit with changes.",
     "does-not-fit": "{what} Then the cards do not fit.",
     "unknown": "{what} Then it depends on the other questions.",
 }
 
 _THEN_COUNTED: dict[AdviceVerdict, str] = {
     "fits": "{what} Then the cards fit, and at most {most} do.",
-    "fits-with-changes": "{what} Then the cards fit with the changes listed, and at most {most} do.",
+    "fits-with-changes": "{what} Then the cards fit with changes, and at most {most} do.",
     "does-not-fit": "{what} Then the cards do not fit: at most {most}.",
     "unknown": "{what} Then it depends on the other questions; at most {most}.",
 }
@@ -101,7 +118,12 @@ def _then(what: str, answer: Answer, with_cards: bool) -> str:
     if answer.verdict is None:
         return what
     if not with_cards:
-        return say("{what} Then it has slots for {most} double-wide cards.", what=what, most=answer.max_count)
+        template = plural(
+            answer.max_count or 0,
+            "{what} Then it has a slot for one double-wide card.",
+            "{what} Then it has slots for {most} double-wide cards.",
+        )
+        return say(template, what=what, most=answer.max_count)
     templates = _THEN if answer.max_count is None else _THEN_COUNTED
     return say(templates[answer.verdict], what=what, most=answer.max_count)
 
@@ -121,7 +143,8 @@ def seller_message(advice: Advice) -> str | None:
         if cards
         else say("Hello, I would like to put GPUs into this {model}. Before I buy:", model=advice.model)
     ]
-    lines += [f"{number}. {question.ask} {question.how}" for number, question in enumerate(advice.questions, 1)]
+    for number, question in enumerate(advice.questions, 1):
+        lines += [f"{number}. {question.ask}", say("   How to tell: {how}", how=question.how)]
     if items:
         lines += ["", say("Is any of this in it, or can you add it?"), *map(_line, items)]
     lines += ["", say("Pictures of the open machine and of its labels would answer most of it. Thank you!")]

@@ -73,6 +73,8 @@ class Seat:
     """Of these, the ones in which something stands now."""
     order: int | None = None
     """Place in the vendor's order of filling for such a card, 1 first; None: the vendor names none."""
+    rank: int = 0
+    """The same where it is a rule for such a card; else 0."""
     fitted: bool = False
     """It stands there already."""
 
@@ -104,8 +106,8 @@ class Build:
     """Slots that a probe found in use."""
     full: bool = False
     """Every CPU socket is populated: then no slot is dead, whoever owns it."""
-    keep: bool = False
-    """What stands in the occupied slots stays."""
+    kept: frozenset[str] = frozenset()
+    """Of these, the ones in which it stays."""
 
 
 def active_rows(server: Server, build: Build) -> tuple[SlotRow, ...]:
@@ -120,8 +122,10 @@ class Named:
     """Slots that the vendor names for a card, in its order of filling."""
 
     slots: tuple[str, ...]
+    rule: bool
+    """Its own page was read."""
     only: bool
-    """It names these and no others, and its own page was read."""
+    """A rule that names these and no others."""
     src: tuple[str, ...]
 
 
@@ -147,7 +151,8 @@ def named_slots(server: Server, wanted: Wanted, build: Build) -> Named | None:
     if not limits:
         return None
     limit = max(limits, key=lambda one: (bool(one.cards), one.cpus is not None, len(one.needs)))
-    return Named(limit.slots, limit.only_slots and vendor_read(server, limit.src), limit.src)
+    rule = vendor_read(server, limit.src)
+    return Named(limit.slots, rule, limit.only_slots and rule, limit.src)
 
 
 def seat(wanted: Wanted, row: SlotRow, build: Build, named: Named | None = None) -> Seat:
@@ -162,10 +167,11 @@ def seat(wanted: Wanted, row: SlotRow, build: Build, named: Named | None = None)
     wide = wanted.slots_wide or 1
     blocked = {slot for width, slots in row.wide_blocks.items() if int(width) <= wide for slot in slots}
     covers = frozenset(blocked | {row.id})
-    order = row.order
+    order, rank = row.order, 0
     if named is not None:
         order = named.slots.index(row.id) + 1 if row.id in named.slots else None
-    return Seat(wanted, row, tuple(_remarks(wanted, row, build, named)), covers, covers & build.occupied, order)
+        rank = order or 0 if named.rule else 0
+    return Seat(wanted, row, tuple(_remarks(wanted, row, build, named)), covers, covers & build.occupied, order, rank)
 
 
 def _as_it_stands(order: Order, row: SlotRow) -> Seat:
@@ -324,19 +330,19 @@ class Placement:
 
     @property
     def cost(self) -> Cost:
-        """Less is better: what is not known, slots in use, slots that the vendor does not name for GPUs, lanes
-        lost, distance between cards, the vendor's order."""
+        """Less is better: what is not known, slots in use, slots that the vendor does not name for GPUs, the order
+        that a vendor's rule wants, lanes lost, distance between cards, the vendor's usual order."""
         return (*_spent(self.seats), tuple(seat.row.id.zfill(4) for seat in self.seats))
 
 
 Cost = tuple[int | tuple[str, ...], ...]
-_LANES = 3
+_LANES = 4
 """Place of the lanes in a cost: the only part that one more card makes smaller."""
 
 
 def _spent(seats: Sequence[Seat]) -> tuple[int, ...]:
     """Cost of seats, without their names."""
-    spent: tuple[int, ...] = (0,) * 6
+    spent: tuple[int, ...] = (0,) * 7
     for position, one in enumerate(seats):
         spent = tuple(map(add, spent, _one_more(one, seats[:position])))
     return spent
@@ -348,6 +354,7 @@ def _one_more(seat: Seat, others: Sequence[Seat]) -> tuple[int, ...]:
         len(seat.unknowns),
         len(seat.displaces),
         seat.order is None,
+        seat.rank,
         -(seat.lanes or 0),
         sum(_DISTANCE[pair_class(seat.row, other.row)] for other in others),
         seat.order if seat.order is not None else 99,
@@ -382,9 +389,7 @@ class Room:
             named = named_slots(self.server, order.wanted, self.build)
             rows = (row for row in self.rows if order.slot in (None, row.id))
             seats = (seat(order.wanted, row, self.build, named) for row in rows)
-            self._places[key] = [
-                place for place in seats if place.usable and not (self.build.keep and place.displaces)
-            ]
+            self._places[key] = [place for place in seats if place.usable and not place.displaces & self.build.kept]
         return self._places[key]
 
     def best(self, orders: Sequence[Order]) -> Placement:
@@ -393,9 +398,12 @@ class Room:
         Fitted cards stay where they are. Exact: every set of slots is looked at, but for those that cannot beat the
         best, and for those that differ from one that was looked at only in which of two interchangeable slots they use.
         """
-        zones, twins = self._zones, self._twins
+        zones = self._zones
         standing = tuple(_as_it_stands(o, row) for o in orders if o.fitted for row in self.rows if row.id == o.slot)
         kinds = [(order.count, self.places(order)) for order in orders if not order.fitted]
+        # Two slots are alike if every kind of card sees them so.
+        seen = [{place.row.id: place.order for place in places} for _, places in kinds]
+        twins = {row.id: (self._twins[row.id], *(order.get(row.id, 0) for order in seen)) for row in self.rows}
         # Most cards that the kinds from this one on can add.
         to_come = [sum(min(count, len(places)) for count, places in kinds[kind:]) for kind in range(len(kinds) + 1)]
         widest = max((place.lanes or 0 for _, places in kinds for place in places), default=0)
@@ -429,13 +437,13 @@ class Room:
                 if beaten(min(left, len(places) - position) + to_come[kind + 1], chosen, spent):
                     break
                 place = places[position]
-                twin = (twins[place.row.id], place.order)
+                twin = twins[place.row.id]
                 if place.covers & taken or twin in passed:
                     continue
-                zone = zones.get(place.row.id)
-                if zone is not None and any(other == zone and id != place.wanted.id for other, id in owners):
+                held = zones.get(place.row.id, ())
+                if any(zone in held and id != place.wanted.id for zone, id in owners):
                     continue
-                owned = owners if zone is None else owners | {(zone, place.wanted.id)}
+                owned = owners.union((zone, place.wanted.id) for zone in held) if held else owners
                 more = tuple(map(add, spent, _one_more(place, chosen)))
                 search(kind, position + 1, left - 1, (*chosen, place), more, taken | place.covers, owned)
                 passed.add(twin)
@@ -445,18 +453,19 @@ class Room:
                 search(kind + 1, 0, following, chosen, spent, taken, owners)
 
         covered = frozenset(slot for one in standing for slot in one.covers)
-        owned = frozenset((zones[one.row.id], one.wanted.id) for one in standing if one.row.id in zones)
+        owned = frozenset((zone, one.wanted.id) for one in standing for zone in zones.get(one.row.id, ()))
         search(0, 0, kinds[0][0] if kinds else 0, standing, _spent(standing), covered, owned)
         return Placement(tuple(sorted(best, key=lambda s: s.order if s.order is not None else 99)))
 
 
-def _zones(server: Server) -> dict[str, int]:
-    """Slot id to the number of the zone in which the vendor wants GPUs of one model only."""
+def _zones(server: Server) -> dict[str, tuple[int, ...]]:
+    """Slot id to the numbers of the zones in which the vendor wants GPUs of one model only."""
     read = [zone for zone in server.gpu.zones if vendor_read(server, zone.src)]
-    return {slot: number for number, zone in enumerate(read) for slot in zone.slots}
+    slots = {slot for zone in read for slot in zone.slots}
+    return {slot: tuple(number for number, zone in enumerate(read) if slot in zone.slots) for slot in slots}
 
 
-def _twins(rows: Sequence[SlotRow], occupied: frozenset[str], zones: dict[str, int]) -> dict[str, object]:
+def _twins(rows: Sequence[SlotRow], occupied: frozenset[str], zones: dict[str, tuple[int, ...]]) -> dict[str, object]:
     """Slot id to what decides about a card in it: equal for slots that are interchangeable."""
     in_the_way = occupied | {slot for row in rows for slots in row.wide_blocks.values() for slot in slots}
     return {

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gpucheck.entries import Card, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, check_of, listed
+from gpucheck.fit.case import Case, Ruling, check_of, cited, listed
 from gpucheck.fit.report import Condition, Driver, SoftwareStack
 from gpucheck.fit.request import Request
 from gpucheck.text import plural, say
@@ -65,14 +65,10 @@ def _all_sources(rulings: Sequence[Ruling]) -> tuple[Citation, ...]:
     return tuple(dict.fromkeys(source for ruling in rulings for source in ruling.check.sources))
 
 
-def _cited(document: Raw, keys: Sequence[str]) -> tuple[Citation, ...]:
-    return tuple(Citation(**document["sources"][key]) for key in keys)
-
-
 def _no_cuda(card: Card, tensorflow: Raw) -> Ruling:
     """Official wheels are built for CUDA alone."""
     text = say("The official TensorFlow packages hold no code for the {card}: they are built for CUDA.", card=card.name)
-    sources = _cited(tensorflow, tensorflow["wheels"][0]["src"]) if tensorflow else ()
+    sources = cited("tensorflow", tensorflow, tensorflow["wheels"][0]["src"]) if tensorflow else ()
     held = Condition(
         text=say("something else than the official TensorFlow uses the {card}: it has no code for it", card=card.name),
         sources=sources,
@@ -191,7 +187,7 @@ def _driver(cards: Sequence[Card], document: Raw, *, infer: bool) -> _Drivers:
     flavour: Flavour | None = None
     if all(rows.values()):
         flavour = "open" if wanting["open"] else "proprietary" if wanting["proprietary"] else "either"
-    told = [_cited(document, row["src"]) for row in rows.values() if row]
+    told = [cited("nvidia-driver", document, row["src"]) for row in rows.values() if row]
     told += [citations(card, card.software.src) for _, card in ends]
     return _Drivers(
         names=listed(card.name for card in cards),
@@ -248,7 +244,7 @@ def _serves(wheel: Raw, card: Card, document: Raw) -> bool:
     capability = card.software.compute_capability
     if capability is None or not _has_code(wheel["machine_code_for"], capability):
         return False
-    caps = [card.software.tensorflow_newest, *(row.get("newest", "0") for row in _limits(card, document))]
+    caps = [card.software.tensorflow_newest, *(row.get("newest") for row in _limits(card, document))]
     return all(_version(wheel["version"])[:2] <= _version(cap)[:2] for cap in caps if cap is not None)
 
 
@@ -274,7 +270,7 @@ def _wheel_rulings(cards: Sequence[Card], wheel: Raw | None, document: Raw, *, i
         )
         note = cards[0].software.note or ""
         text = say(template, cards=names, version=_release(wheel), note=note).strip()
-        yield Ruling(check_of("software", "pass", text, *sources, _cited(document, wheel["src"])))
+        yield Ruling(check_of("software", "pass", text, *sources, cited("tensorflow", document, wheel["src"])))
         yield from _install(cards, wheel, document)
     elif not document:
         # No list of wheels: what the card's own entry says.
@@ -289,7 +285,7 @@ def _wheel_rulings(cards: Sequence[Card], wheel: Raw | None, document: Raw, *, i
             "something else than the official TensorFlow uses the {cards}: no release has machine code for it",
             "one TensorFlow serves all of {cards}: none is known",
         )
-        told = (_cited(document, row["src"]) for card in cards for row in _limits(card, document))
+        told = (cited("tensorflow", document, row["src"]) for card in cards for row in _limits(card, document))
         check = check_of("software", "unknown", text, *sources, *told)
         held = Condition(text=say(template, cards=names), sources=check.sources)
         yield Ruling(check, conditions=(held,))
@@ -331,7 +327,7 @@ def _install(cards: Sequence[Card], wheel: Raw, document: Raw) -> Iterator[Rulin
         newest=newest,
         pip=_pip(wheel, traps),
     )
-    yield Ruling(check_of("software", "pass", text, _cited(document, wheel["src"])))
+    yield Ruling(check_of("software", "pass", text, cited("tensorflow", document, wheel["src"])))
     for trap in traps:
         text = say(
             "The pin matters: {package} {versions} has no code for cards below {below}, and pip would take the newest. "
@@ -341,7 +337,7 @@ def _install(cards: Sequence[Card], wheel: Raw, document: Raw) -> Iterator[Rulin
             below=trap["no_code_below"],
             note=trap["note"],
         )
-        yield Ruling(check_of("software", "pass", text, _cited(document, trap["src"])))
+        yield Ruling(check_of("software", "pass", text, cited("tensorflow", document, trap["src"])))
 
 
 def _traps(cards: Sequence[Card], wheel: Raw, document: Raw) -> Sequence[Raw]:

@@ -278,10 +278,11 @@ def _as_large(case: Case, chosen: PsuPlan) -> bool:
 
 
 def _covered(case: Case) -> tuple[Citation, ...]:
-    """Sources that say that all the cards work here; they say so of full mains and no wish for redundancy."""
+    """Sources that say that all the cards work here; they say so of full mains and no wish for redundancy, and not
+    of a card that the catalog does not know."""
     request = case.request
     low_line = request.input_volts is not None and request.input_volts < LOW_LINE_BELOW_VOLTS
-    if low_line or request.redundancy not in (None, "none"):
+    if low_line or request.redundancy not in (None, "none") or request.strangers:
         return ()
     known = [
         covered(case, order.wanted) or admitted(case, order.wanted, slots_of(case, order.wanted))
@@ -305,7 +306,7 @@ def _terms(case: Case) -> Iterator[PowerTerm]:
             )
     for stranger in case.request.strangers:
         limit = stranger.watts
-        yield PowerTerm(item=stranger.name, low_watts=limit or 0, high_watts=limit, sources=_LIMIT if limit else ())
+        yield PowerTerm(item=stranger.name, low_watts=limit or 0, high_watts=limit, sources=stranger.sources)
     cpus, sockets_spec = case.build.cpus, case.server.sockets
     if case.request.cpu_watts is not None:
         each, named = case.request.cpu_watts * cpus, case.request.cpu
@@ -333,9 +334,6 @@ def _terms(case: Case) -> Iterator[PowerTerm]:
             note=base.note,
             sources=case.cite(base.src),
         )
-
-
-_LIMIT = (Citation(title="the power limit that the card's driver tells", confidence="measured"),)
 
 
 def _at_voltage(case: Case, watts_each: int) -> int | None:
@@ -520,15 +518,14 @@ def _free_psus(case: Case, load: Bounds, terms: tuple[PowerTerm, ...]) -> Iterat
 def _ask_supplies(case: Case, load: Bounds, plan: PsuPlan) -> Question:
     """Whether the supplies that the plan counts on are there; if not, the next smaller ones are judged."""
     smaller = max((watts for watts in _sizes(case) if watts < plan.watts), default=None)
+    less = PsuPlan(plan.count, smaller) if smaller is not None else PsuPlan(1, plan.watts)
     return Question(
         ask=say("Are at least {count} power supplies of {watts} W or more in it?", count=plan.count, watts=plan.watts),
         how="Photograph the label on the back of each power supply.",
         if_yes="The power supplies are there.",
-        if_no="Order the supplies on the list."
-        if smaller is None
-        else say("Order the supplies on the list. With {count} × {watts} W:", count=plan.count, watts=smaller),
+        if_no=say("Suppose that {count} × {watts} W are in it.", count=less.count, watts=less.watts),
         yes=Answer(option=f"--psu {plan.count}x{plan.watts}"),
-        no=Answer(option=None if smaller is None else f"--psu {plan.count}x{smaller}"),
+        no=Answer(option=f"--psu {less.count}x{less.watts}"),
     )
 
 

@@ -260,7 +260,7 @@ _THERE = frozenset(
 
 
 def _present(resource: Resource) -> bool | None:
-    state = _within(resource, "Status", "State")
+    state = _text(resource, "Status", "State")
     return False if state == "Absent" else True if state in _THERE else None
 
 

@@ -271,7 +271,7 @@ def _efi_boot(host: Host, gaps: list[Gap]) -> bool | None:
 
 
 def _secure_boot(host: Host, efi: bool | None, gaps: list[Gap]) -> bool | None:
-    """Only UEFI has it; a firmware without the variable does not check signatures."""
+    """Only UEFI has it."""
     if efi is False:
         return False
     try:

@@ -80,16 +80,17 @@ def read(host: Host) -> Parts:
         how = say("What was given does not hold it: run gpucheck probe where the program runs, or add printenv.")
         gaps.append(Gap(fact="environment.variables", reason="not-in-input", how=how))
     in_pod = variables is not None and "KUBERNETES_SERVICE_HOST" in variables
-    container = "kubernetes" if in_pod else _container(host)
+    inside: Container | None = "kubernetes" if in_pod else container(host)
     environment = Environment(
         variables=variables,
-        container=container,
-        device_rules=_device_rules(host) if container is not None else None,
+        container=inside,
+        device_rules=_device_rules(host) if inside is not None else None,
     )
     return Parts(origin=host.name, environment=environment, gaps=tuple(gaps))
 
 
-def _container(host: Host) -> Container | None:
+def container(host: Host) -> Container | None:
+    """The engine whose container this is, by the marks that engines leave; None outside of one."""
     try:
         cgroups = host.text("/proc/1/cgroup")
     except OSError:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from gpucheck.facts import Gap, GapReason
 from gpucheck.host import Host
+from gpucheck.readers.environment import container
 from gpucheck.text import say
-
-_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-_CONTAINER_CGROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
 
 
 def in_container(host: Host) -> bool:
     """Whether a container engine left its mark: Docker, Podman, Kubernetes, LXC."""
-    if any(host.exists(mark) for mark in _CONTAINER_MARKS):
-        return True
-    try:
-        cgroups = host.text("/proc/1/cgroup")
-    except OSError:
-        return False
-    return any(word in cgroups for word in _CONTAINER_CGROUPS)
+    return container(host) is not None
 
 
 def reason_of(error: Exception) -> GapReason:

@@ -32,7 +32,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from gpucheck.facts import Gap, GapReason, Link, Nvml, NvmlGpu, Parts, pci_address
+from gpucheck.facts import SPEED_GTS, Gap, GapReason, Link, Nvml, NvmlGpu, Parts, pci_address
 from gpucheck.host import Host, NvmlAnswers, end_group
 from gpucheck.text import clean, say
 
@@ -133,8 +133,6 @@ _FABRIC_STATES: dict[int, Literal["not-supported", "not-started", "in-progress",
     2: "in-progress",
     3: "completed",
 }
-
-_SPEED_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 _VERSION_SUFFIX = re.compile(r"_v\d+$")
 _REPLACED = "\ufffd"
@@ -614,8 +612,8 @@ def _gpu(index: int, asked: Answered) -> NvmlGpu:
         link=Link(
             width=asked.integer("nvmlDeviceGetCurrPcieLinkWidth") or None,
             max_width=asked.integer("nvmlDeviceGetMaxPcieLinkWidth") or None,
-            speed_gts=_SPEED_GTS.get(asked.integer("nvmlDeviceGetCurrPcieLinkGeneration") or 0),
-            max_speed_gts=_SPEED_GTS.get(asked.integer("nvmlDeviceGetMaxPcieLinkGeneration") or 0),
+            speed_gts=SPEED_GTS.get(asked.integer("nvmlDeviceGetCurrPcieLinkGeneration") or 0),
+            max_speed_gts=SPEED_GTS.get(asked.integer("nvmlDeviceGetMaxPcieLinkGeneration") or 0),
         ),
         temperature_c=asked.integer("nvmlDeviceGetTemperature"),
         power_watts=asked.watts("nvmlDeviceGetPowerUsage"),

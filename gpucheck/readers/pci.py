@@ -394,7 +394,7 @@ class _Bus:
         dead = function.config_dead
         if dead and power_state == "D3cold":
             dead = None
-            how = say("The card sleeps (D3cold), so that nothing answers. A program that uses it wakes it.")
+            how = say("The kernel says D3cold: the card sleeps, or it is gone. Use it (nvidia-smi), and look again.")
             self.note(function.address, "config_dead", "not-supported", how)
         domain = None
         if function.iommu_group is not None:

@@ -11,7 +11,7 @@ from gpucheck.text import say
 
 if TYPE_CHECKING:
     from gpucheck.findings import Change, Finding
-    from gpucheck.fit.report import Advice
+    from gpucheck.fit.report import Advice, KnownBuild, Question
     from gpucheck.probing import Probe
     from gpucheck.smoke.report import SmokeReport
 
@@ -84,10 +84,14 @@ def advice(report: Advice) -> str:
     """Answer, places, checks, what to order, what to ask."""
     lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
     if report.candidates:
-        header = ("model", "verdict", "at most", "how to tell")
-        lines += _table(header, [(c.model, c.verdict, c.max_count, c.tell_apart or "") for c in report.candidates])
+        ranked = report.server is None
+        header = ("model", "verdict", "at most", "needs" if ranked else "how to tell")
+        told = [(c, c.needs if ranked else c.tell_apart) for c in report.candidates]
+        lines += _table(header, [(c.model, c.verdict, c.max_count, text or "") for c, text in told])
     if report.scenarios:
         lines += _table(("at most", "if"), [(s.max_count, s.given) for s in report.scenarios])
+    if report.claim is not None:
+        lines += [_plain(report.claim.text), ""]
     if report.placement:
         rows = [(p.slot, p.name, p.riser or "-", p.socket, f"x{p.lanes}" if p.lanes else "?") for p in report.placement]
         lines += _table(("slot", "card", "riser", "CPU", "lanes"), rows)
@@ -98,12 +102,33 @@ def advice(report: Advice) -> str:
             [f"{i.quantity} × {i.item} {', '.join(i.part_numbers)} ({i.need})" for i in report.shopping_list],
         ),
         (say("Only if"), [c.text for c in report.conditions]),
-        (say("Ask the seller"), [f"{q.ask} {q.how}" for q in report.questions]),
+        (say("Known builds of this model"), [_build(build) for build in report.known_builds]),
+        (say("What the answers mean"), [f"{q.ask} {_answers(q)}" for q in report.questions]),
         (say("It would be different"), [f"{a.change}: {a.verdict}, {a.max_count}" for a in report.alternatives]),
     ):
         if items:
             lines += [f"**{title}**", "", *(f"- {_plain(item)}" for item in items), ""]
+    if report.price is not None:
+        prices = [(f"{row.total:.2f}", f"{row.each:.2f}", str(row.quantity), row.item) for row in report.price.priced]
+        prices.append((f"{report.price.total:.2f}", "", "", say("in all")))
+        lines += _table(("total", "each", "quantity", "what"), prices)
+    if report.seller_message is not None:
+        lines += [f"**{say('Message to the seller')}**", "", *_quoted(report.seller_message), ""]
     return "\n".join(lines).rstrip()
+
+
+def _build(build: KnownBuild) -> str:
+    template = "Works: {count} × {cards}. {note}" if build.works else "Failed: {count} × {cards}. {note}"
+    return say(template, count=build.count, cards=" + ".join(build.cards), note=build.note or "").strip()
+
+
+def _answers(question: Question) -> str:
+    return say("Yes: {yes} No: {no}", yes=question.if_yes, no=question.if_no)
+
+
+def _quoted(message: str) -> list[str]:
+    """Lines that stay lines."""
+    return [f"> {_plain(line)}  " if line else ">" for line in message.splitlines()]
 
 
 def smoke(report: SmokeReport) -> str:

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpucheck.power import REDUNDANCIES, usable_watts
 from gpucheck.render.gaps import grouped
 from gpucheck.text import say, shorten
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpucheck.explain import Explanation
     from gpucheck.facts import Gpu, Link, Machine, Slot
     from gpucheck.findings import Citation, Finding
-    from gpucheck.fit.report import Advice
+    from gpucheck.fit.report import Advice, PowerSum, Price, RoomLeft
     from gpucheck.probing import Probe
     from gpucheck.smoke.report import SmokeReport
 
@@ -280,16 +281,21 @@ def advice(report: Advice) -> None:
             _row(table, scenario.max_count, scenario.given)
         _heading(out, say("How many go in, by how the machine stands"))
         out.print(_in(table, 2))
+    if report.claim is not None:
+        out.print(_in(Text(report.claim.text), 2))
     if report.placement:
         table = _table("slot", "card", "riser", "CPU", "lanes", "covers")
         for place in report.placement:
             covers = ", ".join(place.covers) or "-"
             lanes = f"x{place.lanes}" if place.lanes else "?"
-            _row(table, place.slot, place.name, place.riser or "-", place.socket, lanes, covers)
+            name = say("{card} (in it)", card=place.name) if place.fitted else place.name
+            _row(table, place.slot, name, place.riser or "-", place.socket, lanes, covers)
         _heading(out, say("Where the cards go"))
         out.print(_in(table, 2))
         if len(report.topology.slots) > 1:
             _matrix(out, report.topology.slots, report.topology.matrix)
+            for meaning in report.topology.means:
+                out.print(_in(_hanging("-", f"{meaning.text} {_confidence(meaning.sources)}".strip()), 2))
     if report.shopping_list:
         _heading(out, say("To order"))
         for item in report.shopping_list:
@@ -298,6 +304,12 @@ def advice(report: Advice) -> None:
             out.print(_in(_hanging(f"{item.quantity} ×", f"{item.item}{parts}{fitted}"), 2))
             if item.note:
                 out.print(_in(Text(item.note, style="dim"), 6))
+    install = report.software and (report.software.pip or report.software.why_none)
+    if install and report.verdict != "does-not-fit":
+        _heading(out, say("To install"))
+        out.print(_in(Text(install), 2))
+    if report.price is not None:
+        _price(out, report.price)
     if report.conditions and report.verdict != "does-not-fit":
         _heading(out, say("Only if"))
         for condition in report.conditions:
@@ -321,7 +333,12 @@ def advice(report: Advice) -> None:
                 most=alternative.max_count,
             )
             out.print(_in(_hanging("-", text), 2))
+    _known_builds(out, report)
     _checks(out, report)
+    if report.room:
+        _heading(out, say("Room for more"))
+        for left in report.room:
+            out.print(_in(_hanging(f"{left.more:>2}", _room(left)), 2))
     if report.capacity:
         _heading(out, say("Room by class of card (slots alone)"))
         for row in report.capacity:
@@ -334,6 +351,48 @@ def advice(report: Advice) -> None:
     _bibliography(out, report)
 
 
+def _price(out: Console, price: Price) -> None:
+    _heading(out, say("What it costs, at the prices given"))
+    table = _table("total", "each", "what")
+    for row in price.priced:
+        what = say("{count} × {item}", count=row.quantity, item=row.item)
+        if row.need == "maybe-fitted":
+            what = say("{what} - may be fitted already", what=what)
+        _row(table, f"{row.total:.2f}", f"{row.each:.2f}", what)
+    _row(table, f"{price.total:.2f}", "", say("in all"))
+    if price.total_if_fitted != price.total:
+        _row(table, f"{price.total_if_fitted:.2f}", "", say("without what may be fitted already"))
+    out.print(_in(table, 2))
+    if price.unpriced:
+        out.print(_in(Text(say("Without a price: {items}.", items="; ".join(price.unpriced))), 2))
+
+
+def _known_builds(out: Console, report: Advice) -> None:
+    if not report.known_builds:
+        return
+    _heading(out, say("Known builds of this model"))
+    for build in report.known_builds:
+        label = say("works") if build.works else say("failed")
+        text = say("{count} × {cards}", count=build.count, cards=" + ".join(build.cards))
+        if build.note is not None:
+            text = say("{build}. {note}", build=text, note=build.note)
+        out.print(_in(_hanging(f"{label:<6}", f"{text} {_confidence(build.sources)}".strip()), 2))
+
+
+def _room(left: RoomLeft) -> str:
+    """How many more of a card; where that is not known, how many have a slot."""
+    moved = left.nothing_moved < left.more
+    if left.verdict == "unknown":
+        template = (
+            "more {card} have a slot, {kept} of them if nothing is moved; whether they work in it is not known"
+            if moved
+            else "more {card} have a slot; whether they work in it is not known"
+        )
+    else:
+        template = "more {card}, {kept} of them if nothing is moved" if moved else "more {card}"
+    return say(template, card=left.name, kept=left.nothing_moved)
+
+
 def _bibliography(out: Console, report: Advice) -> None:
     """Every document that something above rests on, once."""
     from gpucheck.entries import CONFIDENCE_ORDER
@@ -341,6 +400,8 @@ def _bibliography(out: Console, report: Advice) -> None:
     groups = [*(c.sources for c in report.checks), *(c.sources for c in report.conditions)]
     groups += [c.sources for c in report.notes] if report.placement else []
     groups += [term.sources for term in report.power.terms] if report.power else []
+    groups += [build.sources for build in report.known_builds]
+    groups += [meaning.sources for meaning in report.topology.means]
     cited = dict.fromkeys(source for group in groups for source in group)
     if cited:
         _heading(out, say("Sources"))
@@ -352,10 +413,13 @@ def _bibliography(out: Console, report: Advice) -> None:
 def _candidates(out: Console, report: Advice) -> None:
     one_name = report.server is not None
     _heading(out, say("This name means several products; the rest is about the weakest") if one_name else say("Models"))
-    table = _table("model", "cards", "verdict", "at most")
+    # The cards differ only where a name means several of them.
+    several = len({candidate.gpus for candidate in report.candidates}) > 1
+    table = _table("model", *(["cards"] if several else []), "verdict", "at most", "needs", whole=("verdict",))
     for candidate in report.candidates:
         verdict = Text(candidate.verdict, style=_VERDICT.get(candidate.verdict, "magenta"))
-        _row(table, candidate.model, " + ".join(candidate.gpus) or "-", verdict, candidate.max_count)
+        cards = [" + ".join(candidate.gpus) or "-"] if several else []
+        _row(table, candidate.model, *cards, verdict, candidate.max_count, candidate.needs or "-")
     out.print(_in(table, 2))
     if one_name:
         tell_apart = {candidate.model: candidate.tell_apart for candidate in report.candidates}
@@ -381,6 +445,23 @@ def _checks(out: Console, report: Advice) -> None:
             high = _UNKNOWN if term.high_watts is None else term.high_watts
             watts = f"{term.low_watts} W" if term.low_watts == term.high_watts else f"{term.low_watts} to {high} W"
             out.print(_in(_hanging(f"{watts:>14}", f"{term.item} {_confidence(term.sources)}"), 2))
+        _usable(out, report.power)
+
+
+def _usable(out: Console, power: PowerSum) -> None:
+    """What the supplies give: with none to spare, with one, with half of them; and on the low line."""
+    if power.peak_watts is not None:
+        out.print(_in(_hanging(f"{power.peak_watts:>12} W", say("when the largest card peaks for a moment")), 2))
+    supplies = power.supplies
+    if supplies is None:
+        return
+    table = _table("mains", *REDUNDANCIES)
+    lines = [(say("200-240 V"), supplies.watts), (say("100-120 V"), supplies.low_line_watts)]
+    for mains, each in lines:
+        watts = [None if each is None else round(usable_watts(supplies.count, each, kind)) for kind in REDUNDANCIES]
+        _row(table, mains, *(None if one is None else f"{one} W" for one in watts))
+    _heading(out, say("Usable of {count} × {watts} W", count=supplies.count, watts=supplies.watts))
+    out.print(_in(table, 2))
 
 
 # --- smoke --------------------------------------------------------------------------------------

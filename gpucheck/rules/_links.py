@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpucheck import topology
+from gpucheck.displays import is_nvswitch
 from gpucheck.facts import Gpu, Link, Machine, PciFunction
 
 
@@ -38,7 +39,7 @@ def end_of(machine: Machine, gpu: Gpu) -> End:
 
 def has_nvswitch(machine: Machine) -> bool:
     """Whether the cards reach each other over NVLink switches."""
-    return any(function.vendor_id == 0x10DE and function.class_id >> 8 == 0x0680 for function in machine.pci or ())
+    return any(map(is_nvswitch, machine.pci or ()))
 
 
 class Below(NamedTuple):

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpucheck.facts import Gpu, Machine, NvmlGpu
+from gpucheck.facts import NVIDIA_SMI, Gpu, Machine, Nvml, NvmlGpu
 from gpucheck.findings import Evidence
 from gpucheck.rules._shared import nvidia_on_pci
 from gpucheck.text import say
 
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED, OPERATING_SYSTEM = 3, 4, 15, 16, 17
 """nvmlReturn_t."""
+CLOCK_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""What tells why clocks are held back, by its new name and its old one."""
 HANDLES = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId")
 HIDDEN = (NO_PERMISSION, OPERATING_SYSTEM)
 """The card works, but not for this process: a batch system or a container has not granted it."""
 BUSY_PERCENT = 50
 """From this utilization on a card is loaded, and low clocks mean something."""
+
+
+def nvml_reason(nvml: Nvml) -> str:
+    """Why NVML did not start: nvidia-smi's own words where they were given, else code and meaning."""
+    if nvml.call == NVIDIA_SMI and nvml.message is not None:
+        return nvml.message
+    if nvml.code is None:
+        return nvml.message or say("the library was not found")
+    from gpucheck.readers.nvml import MEANINGS
+
+    meaning = MEANINGS.get(nvml.code) or nvml.message or say("no reason given")
+    return say("error {code}, {meaning}", code=nvml.code, meaning=meaning)
+
+
+def nvml_evidence(nvml: Nvml) -> tuple[Evidence, ...]:
+    """Which call refused, and why."""
+    return (Evidence(source=nvml.call or "NVML", text=nvml_reason(nvml)),)
 
 
 def refusal(seen: NvmlGpu) -> tuple[str, int] | None:

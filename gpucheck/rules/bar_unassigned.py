@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck.facts import Machine
-from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
+from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
 from gpucheck.rules._addresses import (
     FOUR_GIB,
@@ -195,14 +195,13 @@ def _next_card(machine: Machine, view: View) -> Finding:
     """A boot that holds only what fits below 4 GiB: the cards that are missing may have stopped the last one."""
     given = room(machine, "machine")
     remedy, sources = _remedy(machine, view, given, 0)
-    confidence: Confidence = "possible"
     return finding(
         "bar-unassigned",
         "warning",
         "machine",
         say(
             "The machine was booted in legacy mode and has no memory window above 4 GiB: one more card may find no "
-            "address, and then it does not start at all."
+            "address, and then the machine does not start at all."
         ),
         evidence=(*_switch_evidence(machine), *room_evidence(machine, given), *legacy_boot(machine)),
         remedy=remedy,
@@ -221,7 +220,7 @@ def _next_card(machine: Machine, view: View) -> Finding:
                 ),
             ),
         ),
-        confidence=confidence,
+        confidence="possible",
         sources=sources,
     )
 

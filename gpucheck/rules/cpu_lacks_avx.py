@@ -8,8 +8,8 @@ How we know
 The processor's flags do not name avx while a TensorFlow is installed; or TensorFlow's own message.
 
 Why it matters
-Cards and driver can be in perfect order: mining boards with a Celeron or Pentium of those years, and
-servers older than 2011, are the usual places. So are virtual machines whose processor model hides AVX.
+Cards and driver can be in perfect order: mining boards with a Celeron or Pentium, and servers older than
+2011, are the usual places. So are virtual machines whose processor model hides AVX.
 
 What to do
 In a virtual machine, give the guest the host's processor (QEMU: -cpu host, Proxmox: type host). On

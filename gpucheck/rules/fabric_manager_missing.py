@@ -6,7 +6,8 @@ set them up at every boot. It does not run.
 
 How we know
 PCI shows NVSwitches, NVIDIA's driver holds the GPUs, and no process is there under the number that the
-fabric manager leaves in /run.
+fabric manager leaves in /run. Where NVML says that every GPU has joined the fabric, as it does from
+Hopper on, somebody has set the switches up, and nothing is reported.
 
 Why it matters
 nvidia-smi lists all cards, but no CUDA program starts: error 802, system not yet initialized. TensorFlow
@@ -56,6 +57,9 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     if not switches or driver is None or driver.fabric_manager_running is not False:
         return
     if "NVreg_NvLinkDisable=1" in (driver.kernel_command_line or ""):
+        return
+    states = {gpu.nvml.fabric_state for gpu in nvidia_on_pci(machine) if gpu.nvml is not None}
+    if states == {"completed"}:
         return
     version = driver.nvidia_version or say("the driver's version")
     yield finding(

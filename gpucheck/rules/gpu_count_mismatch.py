@@ -62,7 +62,9 @@ NOT_USABLE = frozenset(
 """Why a card that is on PCI cannot be used."""
 
 
-LEFT_OUT = frozenset({"tensorflow-ignores-gpu", "tensorflow-no-kernels-for-gpu", "visibility-limited"})
+LEFT_OUT = frozenset(
+    {"tensorflow-ignores-gpu", "tensorflow-no-kernels-for-gpu", "visibility-limited", "peer-limit-exceeded"}
+)
 """Why TensorFlow lists fewer cards than NVML."""
 
 
@@ -179,7 +181,7 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
     if any(f.name == "bus-resources-exhausted" and f.confidence == "certain" for f in view.found):
         return
     one_each = ("gpu-fell-off-bus", "link-down")
-    fallen = [f for f in view.found if f.name in one_each and not cards_of(f, machine)]
+    fallen = [f for f in view.found if f.name in one_each and f.confidence != "possible" and not cards_of(f, machine)]
     lost = view.lost - {f.subject for f in fallen}
     missing = expected.n - len(gpus) - len(fallen) - len(lost)
     if missing <= 0:

@@ -1,7 +1,7 @@
 """A card stopped answering on the PCI bus.
 
 What it means
-The card was there and then did not answer any more: it lost power, contact or its mind. The driver
+The card was there and then did not answer any more: it lost power or contact, or hung. The driver
 cannot bring it back.
 
 How we know
@@ -20,11 +20,11 @@ from the supply; update the system BIOS. Holding the clocks low is the experimen
 the rest. After these come poor contact, the riser, and the card itself.
 
 When it is wrong
-A sleeping laptop card (D3cold) reads all ones too; the kernel tells which since 5.11, and lspci never
-does. If every card fails at driver start under the
-open kernel modules and the cards are older than Turing (V100, P40, P100, M40, K80), the module is
-the wrong one, not the cards: that is open-module-unsupported, and nothing is claimed here. A card
-that answers again is reported as a warning.
+A sleeping laptop card (D3cold) reads all ones too. The kernel says so since 5.11, but it says the same of
+some cards that are gone: such a card is then unchecked. lspci never tells. If every card fails at
+driver start under the open kernel modules and the cards are older than Turing (V100, P40, P100, M40,
+K80), the module is the wrong one, not the cards: that is open-module-unsupported, and nothing is
+claimed here. A card that answers again is reported as a warning.
 
 Sources
 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/507 (order of causes, locked clocks)
@@ -43,6 +43,7 @@ from gpucheck.facts import Gpu, Machine, pci_address
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
 from gpucheck.rules._generations import before_turing
+from gpucheck.rules._nvml import GPU_IS_LOST
 from gpucheck.rules._shared import ADDRESS, address_near, label, log_evidence, log_lines, nvidia_on_pci, pci_source
 from gpucheck.rules.open_module_unsupported import flavour
 from gpucheck.text import say
@@ -50,8 +51,6 @@ from gpucheck.text import say
 NEEDS: tuple[str, ...] = ()
 
 _XID_79 = rf"Xid \((?:PCI:)?({ADDRESS})\):? 79\b"
-GPU_IS_LOST = 15
-"""nvmlReturn_t."""
 OF_NVML = frozenset({"nvml", "nameless"})
 """Kinds of signs that NVML gives."""
 

@@ -102,7 +102,7 @@ def _odd_card(machine: Machine, view: View, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _odd_by_xids(machine: Machine, fallen: set[str]) -> Iterator[Finding]:
-    """A card that works, and to which every Xid of several boots belongs, none to any of its twins."""
+    """A card that works, and to which every Xid of this boot and earlier ones belongs, none to any of its twins."""
     log = machine.kernel_log
     told = [] if log is None else [(report, True) for report in reports(log.lines)]
     told += [] if log is None else [(report, False) for report in reports(log.earlier)]
@@ -117,10 +117,15 @@ def _odd_by_xids(machine: Machine, fallen: set[str]) -> Iterator[Finding]:
         source = log_evidence(log, mine[0].line)
         if not now:
             source = Evidence(source=say("kernel log of an earlier boot"), text=mine[0].line)
+        count = sum(report.address == gpu.address for report, _ in told)
         message = say(
-            "Every Xid in the kernel log names {card} ({count} different lines); {twins} equal cards have none.",
+            plural(
+                count,
+                "Of its kind only {card} has an Xid in the kernel log (one line); {twins} equal cards have none.",
+                "Of its kind only {card} has Xids in the kernel log ({count} lines); {twins} equal cards have none.",
+            ),
             card=label(gpu),
-            count=sum(report.address == gpu.address for report, _ in told),
+            count=count,
             twins=len(equal),
         )
         yield _finding(gpu, equal, message, (source,), "warning")

@@ -34,12 +34,11 @@ from gpucheck.facts import Gpu, Machine
 from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
 from gpucheck.rules._links import End, end_of, is_virtual
+from gpucheck.rules._nvml import BUSY_PERCENT
 from gpucheck.rules._shared import label, pci_source
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("gpus",)
-
-BUSY_PERCENT = 50
 
 
 def _works(gpu: Gpu) -> bool | None:

@@ -19,8 +19,9 @@ the slot is set to be split (bifurcation), or shares its lanes with another slot
 
 When it is wrong
 Cards with eight lanes (A2, RTX 4060 Ti, RTX 2000 Ada) and slots with eight lanes are right at x8
-and not reported. The speed per lane falls when a card is idle, so it is not judged here. In a
-virtual machine the port is not the real one.
+and not reported. The speed per lane falls when a card is idle, so it is not judged here. The number of
+lanes may fall as well, NVIDIA says, while a card is not in use: look again under load. In a virtual
+machine the port is not the real one.
 
 Sources
 https://git.zx2c4.com/linux-dev/commit/?id=56c1af4606f04048e3ae9ab2027a708b9684ff37 (the files)
@@ -112,6 +113,13 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 ),
             ),
             next_test=(
+                NextTest(
+                    do=say("Look at the width again while the card works."),
+                    outcomes=(
+                        Reading(seen=say("All lanes are in use then"), means=say("Power saving: the link is sound.")),
+                        Reading(seen=say("It stays narrow"), means=say("Contact, riser, slot or a setting.")),
+                    ),
+                ),
                 NextTest(
                     do=say("Swap the card with one that trains at full width."),
                     outcomes=(

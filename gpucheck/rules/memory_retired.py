@@ -2,15 +2,16 @@
 
 What it means
 The driver takes weak memory out of use: pages of 64 KiB on cards before Ampere, rows that spare rows
-replace from Ampere on. It takes effect at the next reset of the card or load of the driver. Spare
-rows can run out, which is a failed remapping.
+replace from Ampere on. It takes effect at the next reset of the card or load of the driver. A remapping
+can fail, mostly because the spare rows there have run out.
 
 How we know
 NVML counts pages and rows, and says whether some wait and whether a remapping has failed.
 
 Why it matters
-Some are normal in a card's life and cost nothing. While some wait, the bad place is still there. A
-failed remapping means that the card cannot mend itself any more: it is what NVIDIA replaces cards for.
+Some are normal in a card's life and cost nothing. While some wait, the driver keeps programs off the bad
+place as well as it can. A failed remapping means that the card cannot mend itself any more: it is what
+NVIDIA replaces cards for.
 
 What to do
 Pending: end the jobs and reset the card or reboot. Failed: have the card replaced, if NVIDIA's field
@@ -85,7 +86,7 @@ def _failed(gpu: Gpu, seen: NvmlGpu) -> Finding:
         "memory-retired",
         "error",
         gpu.address,
-        say("{card} could not replace a bad row of its memory: spare rows have run out there.", card=label(gpu)),
+        say("{card} could not replace a bad row of its memory by a spare one.", card=label(gpu)),
         evidence=_evidence(seen),
         remedy=(
             say("Take the card out of service: the bad place stays in use."),

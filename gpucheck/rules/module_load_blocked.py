@@ -155,7 +155,9 @@ def _of_other_kernel_by_log(machine: Machine, driver: Driver, cards: list[Gpu]) 
         "The kernel refuses NVIDIA's module, which was built for another kernel, so {cards} has no driver.",
         "The kernel refuses NVIDIA's module, which was built for another kernel, so {cards} have no driver.",
     )
-    return _made(cards, say(message, cards=labels(cards)), told, _rebuild(driver), "certain")
+    # A symbol may also be missing because the kernel was built without what the module wants.
+    sure = any("Unknown symbol" not in evidence.text for evidence in told)
+    return _made(cards, say(message, cards=labels(cards)), told, _rebuild(driver), "certain" if sure else "likely")
 
 
 def _rebuild(driver: Driver) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 What it means
 NVML counts the card and does not open it, calls it lost, or says that it needs a reset, and nothing on
-the bus says why. The other
-cards work, or would, and programs that give up at the first error see none of them.
+the bus says why. The other cards work, or would, and programs that give up at the first error see none
+of them.
 
 How we know
 The call that opens the card, or the first call after it, returned an error; the code is shown. NVML

@@ -5,7 +5,8 @@ NVML is the library through which nvidia-smi and everything else asks NVIDIA's d
 or it refuses, and no cause below it was found.
 
 How we know
-The library could not be loaded, or its first call failed; the return code is shown.
+The library could not be loaded, or its first call failed; the return code is shown, or nvidia-smi's own
+words. Where these are all that was given, nobody knows whether there is a card, and nothing is certain.
 
 Why it matters
 Without NVML nothing can be said about memory, clocks, heat and use of the cards, and CUDA fails for
@@ -29,27 +30,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpucheck.facts import Machine, Nvml
-from gpucheck.findings import Evidence, Finding, finding
+from gpucheck.facts import NVIDIA_SMI, Machine, Nvml
+from gpucheck.findings import Finding, NextTest, Reading, finding
 from gpucheck.rules import View
-from gpucheck.rules._nvml import GPU_IS_LOST
+from gpucheck.rules._nvml import GPU_IS_LOST, nvml_evidence, nvml_reason
 from gpucheck.rules._shared import BELOW_THE_DRIVER, DRIVER_REFUSES, explained, module_evidence, nvidia_on_pci
 from gpucheck.rules.no_driver_bound import module_loaded
 from gpucheck.rules.visibility_limited import container_lost_devices
 from gpucheck.text import say
 
-NEEDS: tuple[str, ...] = ("gpus", "nvml")
+NEEDS: tuple[str, ...] = ("nvml",)
 
 WHOLE_DRIVER = frozenset({"driver-not-installed", "driver-library-mismatch", "module-load-blocked"})
 """Findings that explain the silence of NVML for all cards at once."""
 ONE_CARD = BELOW_THE_DRIVER | DRIVER_REFUSES | {"nouveau-bound", "vfio-bound", "no-driver-bound"}
 
 
+def lacks(machine: Machine) -> Iterator[str]:
+    """Whether there is a card at all."""
+    if machine.gpus is None:
+        yield "gpus"
+
+
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """At most one finding, for the machine; none if what was found before explains it."""
     nvml = machine.nvml
     cards = {gpu.address for gpu in nvidia_on_pci(machine)}
-    if nvml is None or nvml.status not in {"library-absent", "failed"} or not cards:
+    if nvml is None or nvml.status not in {"library-absent", "failed"}:
+        return
+    if machine.gpus is None and nvml.call == NVIDIA_SMI:
+        yield from _alone(view, nvml)
+    if not cards:
         return
     if nvml.code == GPU_IS_LOST:
         return  # nvml-gpu-lost, or gpu-fell-off-bus
@@ -68,7 +79,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         else:
             remedy = (say("Install NVIDIA's driver, kernel module and library together."),)
     else:
-        message = say("NVML cannot start: {reason}.", reason=_reason(nvml))
+        message = say("NVML cannot start: {reason}.", reason=nvml_reason(nvml))
         remedy = (
             say("Read what the driver says: sudo dmesg | grep -i -e nvrm -e nvidia"),
             say("If the module is not loaded, load it: sudo modprobe nvidia"),
@@ -79,15 +90,47 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         "error",
         "machine",
         message,
-        evidence=(Evidence(source=nvml.call or "NVML", text=_reason(nvml)), *module_evidence(machine)),
+        evidence=(*nvml_evidence(nvml), *module_evidence(machine)),
         remedy=remedy,
     )
 
 
-def _reason(nvml: Nvml) -> str:
-    if nvml.code is None:
-        return nvml.message or say("the library was not found")
-    from gpucheck.readers.nvml import MEANINGS
-
-    meaning = MEANINGS.get(nvml.code) or nvml.message or say("no reason given")
-    return say("error {code}, {meaning}", code=nvml.code, meaning=meaning)
+def _alone(view: View, nvml: Nvml) -> Iterator[Finding]:
+    """nvidia-smi's words are all there is of the cards; none where the kernel log says more."""
+    if any(f.severity == "error" for f in view.found):
+        return
+    yield finding(
+        "nvml-unavailable",
+        "error" if view.expected is not None and view.expected.n else "warning",
+        "machine",
+        say("nvidia-smi does not reach NVIDIA's driver; whether a card is there, and what holds it, was not given."),
+        evidence=nvml_evidence(nvml),
+        remedy=(
+            say("See whether a card is on PCI, and which driver holds it: lspci -nnk -d 10de:"),
+            say("Read what the driver says: sudo dmesg | grep -i -e nvrm -e nvidia -e nouveau"),
+            say("Give both to gpucheck, or run gpucheck probe on the machine."),
+        ),
+        next_test=(
+            NextTest(
+                do=say("Look at what lspci -nnk -d 10de: prints."),
+                outcomes=(
+                    Reading(
+                        seen=say("Nothing"),
+                        means=say("No card is on PCI: its power leads, seat, riser or CPU socket."),
+                    ),
+                    Reading(
+                        seen=say("A card, and: Kernel driver in use: nouveau"),
+                        means=say("nouveau holds the card: install NVIDIA's driver and keep nouveau away."),
+                    ),
+                    Reading(
+                        seen=say("A card, and no driver in use"),
+                        means=say(
+                            "The driver is not installed for this kernel, not loaded, or refuses the card: the kernel "
+                            "log tells which."
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        confidence="possible",
+    )

@@ -3,7 +3,7 @@
 What it means
 NVIDIA builds its kernel modules in two flavours of one version. The open flavour needs a processor on
 the card (the GSP) that came with Turing: T4, Quadro RTX and GeForce 20 are the oldest cards that it
-drives. Before 560 it also left out most cards that are not of the data centre.
+drives. Its first branches (525 is one) also left out most cards that are not of the data centre.
 
 How we know
 The module says so; or the open flavour is loaded, the card's PCI id is older than Turing, and NVML does

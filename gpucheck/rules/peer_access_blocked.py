@@ -5,7 +5,8 @@ GPUs of one machine exchange data by peer access: one writes straight into the m
 IOMMU or the access control of a bridge (ACS) turns such a write away, or sends it the long way round.
 
 How we know
-An IOMMU fault in the kernel log whose sender is one of several NVIDIA GPUs: that access was refused.
+An IOMMU fault in the kernel log whose sender is one of several NVIDIA GPUs: that access was refused,
+and among several cards it was most likely meant for another one.
 Settings alone only make it possible: the IOMMU translates the addresses of the cards (domain type
 DMA), or a switch that cards share redirects what they send each other to the processor (ReqRedir,
 CmpltRedir).
@@ -97,10 +98,18 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             "peer-access-blocked",
             "error",
             subject(cards),
-            say("The IOMMU refuses what {cards} sends: peer access between the cards is blocked.", cards=labels(cards)),
+            say(
+                plural(
+                    len(cards),
+                    "The IOMMU refuses what {cards} sends: most likely peer access between the cards is blocked.",
+                    "The IOMMU refuses what {cards} send: most likely peer access between the cards is blocked.",
+                ),
+                cards=labels(cards),
+            ),
             evidence=(*dict.fromkeys((*faults[:3], faults[-1])), *_translated(cards)),
             remedy=_remedy(),
             next_test=_tests(),
+            confidence="likely",
         )
     elif peers and not is_virtual(machine) and not has_nvswitch(machine):
         yield from _by_settings(machine, view, peers)

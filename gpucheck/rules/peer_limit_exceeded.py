@@ -5,12 +5,12 @@ Without NVLink switches a GPU can have peer access to eight others at a time. Wi
 cards not all of them can be each other's peers.
 
 How we know
-CUDA says so in a log of TensorFlow that was given (CUDA_ERROR_TOO_MANY_PEERS); or more than nine NVIDIA cards are
-in the machine and NVIDIA's driver holds them.
+CUDA says so in a log of TensorFlow that was given (CUDA_ERROR_TOO_MANY_PEERS); or more than nine NVIDIA
+cards are in the machine and NVIDIA's driver holds them.
 
 Why it matters
-A program that opens every card to every other one stops with an error, or goes on over host memory
-for the rest.
+A program that opens every card to every other one stops with an error, leaves cards out, as TensorFlow
+does, or goes on over host memory for the rest.
 
 What to do
 Give each process at most nine cards, or eight, which most machines group better: set
@@ -24,6 +24,7 @@ information.
 Sources
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#peer-to-peer-memory-access (the limit)
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUDA_ERROR_TOO_MANY_PEERS)
+https://github.com/tensorflow/tensorflow/issues/42039 (more than ten cards, some get no device)
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             "peer-limit-exceeded",
             "error",
             "machine",
-            say("A program opened more than {most} peers to one GPU, which CUDA refuses.", most=MOST_PEERS),
+            say(
+                "CUDA refused a program, because one GPU can have peer access to {most} others at a time; it may go on "
+                "without some cards.",
+                most=MOST_PEERS,
+            ),
             evidence=said,
             remedy=remedy,
         )

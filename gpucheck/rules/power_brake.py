@@ -17,8 +17,8 @@ waits for it.
 
 What to do
 Look at the power supplies and the BMC's event log, then at the card's power leads. On a Dell compare
-the card's subsystem id with those of the cards that Dell sells for this model: iDRAC brakes a card
-that is not in its power table.
+the card's subsystem id with those of the cards that Dell sells for this model: iDRAC was found to brake
+a card that is not in its power table.
 
 When it is wrong
 It is one look: a brake of a moment, when a supply is pulled or takes over, is harmless. An idle card
@@ -37,20 +37,19 @@ from collections.abc import Iterator
 from gpucheck.facts import Gpu, Machine, NvmlGpu
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
-from gpucheck.rules._nvml import is_loaded, is_slow, read_cards, reasons_evidence, unread
+from gpucheck.rules._nvml import CLOCK_REASONS, is_loaded, is_slow, read_cards, reasons_evidence, unread
 from gpucheck.rules._shared import label, pci_source
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("gpus", "nvml")
 
-CALLS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 FAR_BELOW = 0.7
 """Share of its limit below which a power cap does not come from the limit."""
 
 
 def lacks(machine: Machine) -> Iterator[str]:
     """Cards that do not say why their clocks are where they are."""
-    return unread(machine, {"clock_reasons": CALLS})
+    return unread(machine, {"clock_reasons": CLOCK_REASONS})
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
@@ -94,10 +93,10 @@ def _braked(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
         say("Look in the BMC's event log for a power supply that failed or lost its mains, and mend that first."),
         say("Check that every power lead of the card is plugged in, at the card and at the board or backplane."),
     )
-    if is_dell(machine):
+    if _is_dell(machine):
         remedy = (
-            say("iDRAC brakes a card that is missing from its power table: compare the card's subsystem id ({id}) with "
-                "the variant that Dell supports in this model.", id=gpu.subsystem_id or say("not read")),
+            say("iDRAC was found to brake a card that is missing from its power table: compare the card's subsystem id "
+                "({id}) with the variant that Dell supports in this model.", id=gpu.subsystem_id or say("not read")),
             *remedy,
         )  # fmt: skip
     return finding(
@@ -156,7 +155,7 @@ def _capped(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
     )
 
 
-def is_dell(machine: Machine) -> bool:
+def _is_dell(machine: Machine) -> bool:
     """The firmware names Dell as the maker."""
     vendor = machine.system.vendor if machine.system is not None else None
     return vendor is not None and vendor.casefold().startswith("dell")

@@ -1,7 +1,7 @@
-"""No other power supply would take over: one failed, or the BMC says so.
+"""A power supply has failed, or their redundancy is lost or reduced.
 
 What it means
-The server has several power supplies so that one may fail, and now one more failure switches it off.
+The server has several power supplies so that one may fail, and now one more failure may switch it off.
 
 How we know
 The BMC says that redundancy is lost or degraded, or that a unit which is fitted and has mains has
@@ -61,7 +61,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         "psu-redundancy-lost",
         "warning",
         "machine",
-        say("The BMC says that the power supplies are no longer redundant."),
+        say("The BMC says that the redundancy of the power supplies is lost or reduced."),
         evidence=(Evidence(source="BMC", text=power.redundancy_text or "Redundancy Lost"), *_events(machine)),
         remedy=(
             say("Look at the lamps of the power supplies; seat a unit anew whose lamp is not green, or replace it."),
@@ -71,8 +71,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             NextTest(
                 do=say("Let the cards rest, and read the state again: sudo /usr/bin/ipmitool sdr elist."),
                 outcomes=(
-                    Reading(seen=say("Fully Redundant"), means=say("the load was above what the remaining units give")),
-                    Reading(seen=say("Still lost"), means=say("a unit, its cord or a setting is the cause")),
+                    Reading(seen=say("Fully Redundant"), means=say("The load was above what one unit less can give.")),
+                    Reading(seen=say("Still lost"), means=say("A unit, its cord or a setting is the cause.")),
                 ),
             ),
         ),
@@ -85,7 +85,7 @@ def _unit_failed(machine: Machine, name: str, psu: Psu) -> Finding:
         "psu-redundancy-lost",
         "warning",
         name,
-        say("Power supply {unit} has failed, so the BMC says: the others have no reserve.", unit=name),
+        say("The BMC says that power supply {unit} has failed: it can take over for no other.", unit=name),
         evidence=(
             Evidence(source=say("Power supply record"), text=say("{unit}, {model}: failed", unit=name, model=model)),
             *_events(machine),

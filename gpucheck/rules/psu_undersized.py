@@ -89,8 +89,8 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             NextTest(
                 do=say("Lower the limits until the sum fits, and run the load that made the trouble."),
                 outcomes=(
-                    Reading(seen=say("It runs through"), means=say("the power supplies were overloaded")),
-                    Reading(seen=say("It fails all the same"), means=say("look for heat, cables or a card instead")),
+                    Reading(seen=say("It runs through"), means=say("The power supplies were overloaded.")),
+                    Reading(seen=say("It fails all the same"), means=say("Look for heat, cables or a card instead.")),
                 ),
             ),
         ),
@@ -112,7 +112,8 @@ def _limit(gpu: Gpu) -> float | None:
 
 
 def _card(gpu: Gpu, limit: float) -> Evidence:
-    return Evidence(source="NVML" if gpu.nvml else pci_source(gpu.address), text=say("{card}: power limit {watts} W", card=label(gpu), watts=f"{limit:.0f}"))
+    text = say("{card}: power limit {watts} W", card=label(gpu), watts=f"{limit:.0f}")
+    return Evidence(source="NVML" if gpu.nvml else pci_source(gpu.address), text=text)
 
 
 def _cpu(cpu: CpuSocket, tdp: int) -> Evidence:

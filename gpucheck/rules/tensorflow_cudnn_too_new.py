@@ -5,8 +5,8 @@ From 9.11 on the cuDNN packages hold no code for compute capabilities below 7.5:
 Volta (M40, P40, P100, GTX 10, V100). From TensorFlow 2.20 on, tensorflow[and-cuda] takes the newest.
 
 How we know
-The version of the nvidia-cudnn package, or of a cuDNN library in LD_LIBRARY_PATH, against the compute
-capability that NVML gives. What the packages hold was read from them.
+The version of the nvidia-cudnn package, or of a cuDNN library that the dynamic loader finds, against the
+compute capability that NVML gives. What the packages hold was read from them.
 
 Why it matters
 Plain products work, so a quick test passes; convolution, normalisation and recurrent layers are
@@ -65,7 +65,7 @@ def _too_new(machine: Machine) -> tuple[Evidence, str] | None:
         version = name.removeprefix("libcudnn.so.")
         numbers = tf.versions(version)[:2]
         if name != version and len(numbers) == 2 and numbers >= FIRST_WITHOUT:
-            return Evidence(source="LD_LIBRARY_PATH", text=name), version
+            return Evidence(source=say("libraries of the dynamic loader"), text=name), version
     return None
 
 

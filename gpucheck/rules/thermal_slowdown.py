@@ -32,18 +32,16 @@ from collections.abc import Iterator
 from gpucheck.facts import Machine
 from gpucheck.findings import Finding, finding
 from gpucheck.rules import View
-from gpucheck.rules._nvml import read_cards, reasons_evidence, unread
+from gpucheck.rules._nvml import CLOCK_REASONS, read_cards, reasons_evidence, unread
 from gpucheck.rules._shared import label
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("gpus", "nvml")
 
-CALLS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-
 
 def lacks(machine: Machine) -> Iterator[str]:
     """Cards that do not say why their clocks are where they are."""
-    return unread(machine, {"clock_reasons": CALLS})
+    return unread(machine, {"clock_reasons": CLOCK_REASONS})
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:

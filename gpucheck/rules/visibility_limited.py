@@ -13,7 +13,8 @@ container has lost its devices.
 
 Why it matters
 A card that is hidden looks like one that is broken or missing. What a scheduler granted is in order
-and only told; what nobody declared is an error.
+and only told; what nobody declared is an error. Where NVML lists fewer cards than were granted, one of
+them may be lost: that is a warning.
 
 What to do
 Ask for more cards where they are given: the scheduler's request, --gpus all of the container engine,
@@ -138,9 +139,23 @@ def _below_nvml(machine: Machine, view: View) -> Iterator[Finding]:
     listed, total = len(machine.nvml.gpus), len(nvidia_on_pci(machine))
     severity: Severity
     confidence: Confidence
-    if allotment is not None:
-        number = environment.get("SLURM_GPUS_ON_NODE")
-        severity, confidence = "info", "likely" if number is not None and number != str(listed) else "certain"
+    number = _granted(machine, environment)
+    unfilled = allotment is not None and number is not None and number > listed
+    if allotment is not None and unfilled:
+        severity, confidence = "warning", "likely"
+        message = say(
+            plural(
+                listed,
+                "This process was granted {number} cards ({by}), and NVML lists only one; not listed: {cards}.",
+                "This process was granted {number} cards ({by}), and NVML lists only {listed}; not listed: {cards}.",
+            ),
+            number=number,
+            listed=listed,
+            by=allotment.source,
+            cards=labels(hidden),
+        )
+    elif allotment is not None:
+        severity, confidence = "info", "certain"
         message = say(
             plural(
                 listed,
@@ -171,7 +186,7 @@ def _below_nvml(machine: Machine, view: View) -> Iterator[Finding]:
             *(driver_evidence(gpu) for gpu in hidden),
         ),
         remedy=_ask_for_more(environment),
-        next_test=() if allotment is not None else (_on_the_host(hidden),),
+        next_test=() if allotment is not None and not unfilled else (_on_the_host(hidden),),
         confidence=confidence,
     )
 
@@ -187,6 +202,18 @@ def _allotment(environment: Environment) -> Evidence | None:
     if environment.get("KUBERNETES_SERVICE_HOST") is not None:
         return Evidence(source="KUBERNETES_SERVICE_HOST", text=say("set: the container is part of a pod"))
     return None
+
+
+def _granted(machine: Machine, environment: Environment) -> int | None:
+    """How many cards were given to this process, where a variable counts or lists whole ones."""
+    if any(gpu.nvml and gpu.nvml.mig_enabled for gpu in machine.gpus or ()):
+        return None
+    number = environment.get("SLURM_GPUS_ON_NODE") or ""
+    if number.isascii() and number.isdecimal():
+        return int(number[:4])
+    entries = {entry.strip() for entry in (environment.get("NVIDIA_VISIBLE_DEVICES") or "").split(",")}
+    whole = all(entry.startswith("GPU-") or (entry.isascii() and entry.isdecimal()) for entry in entries)
+    return len(entries) if whole else None
 
 
 def _ask_for_more(environment: Environment) -> tuple[str, ...]:

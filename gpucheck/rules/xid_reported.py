@@ -73,8 +73,8 @@ XIDS: dict[int, Xid] = {
     58: Xid("memory", "the card's memory gave wrong data"),
     61: Xid("firmware", "a controller on the card stopped at a breakpoint"),
     62: Xid("firmware", "a controller on the card halted"),
-    63: Xid("memory", "the card replaced a bad piece of its memory"),
-    64: Xid("memory", "the card could not replace a bad piece of its memory"),
+    63: Xid("memory", "a bad piece of the card's memory was noted, to be replaced at the next reset"),
+    64: Xid("memory", "a bad piece of the card's memory could not be replaced, or noted for it"),
     66: Xid("program", "the driver used a register that it may not use"),
     68: Xid("program", "the video decoder of the card stopped at a fault"),
     69: Xid("program", "a program used a function that the card does not have"),
@@ -222,7 +222,7 @@ def _remedy(kind: Kind, address: str) -> Iterator[str]:
                 "Reset the card when nothing uses it, or reboot: sudo nvidia-smi --gpu-reset -i {card}", card=address
             )
             yield say("Read its memory health: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT")
-            yield say("If it comes back, replace the card.")
+            yield say("If a remapping has failed there, or errors that were not corrected come back, replace the card.")
         case "link":
             yield say("Read the links: nvidia-smi nvlink -s and nvidia-smi nvlink -e")
             yield say(

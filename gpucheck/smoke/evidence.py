@@ -23,6 +23,7 @@ from gpucheck.smoke.report import (
     NvmlEvidence,
     Scaling,
     SmokeDevice,
+    Split,
     TensorFlowBuild,
     Verdict,
 )
@@ -31,6 +32,9 @@ from gpucheck.text import plural, say
 TOLERANCE = 1e-5
 """Rounding of float32 leaves below 1e-6, any fault of weighting or reduction above 1e-2."""
 LEAST_CHANGE = 100 * TOLERANCE
+SUM_TOLERANCE = 1e-5
+"""Share by which sums of float32 may differ: rounding leaves about 1e-8, other samples or a part that is
+missing from a sum above 1e-3."""
 LEAST_GROWTH_BYTES = 32 << 20
 """A CUDA context alone takes more."""
 MOST_LEFT_BYTES = 64 << 20
@@ -110,6 +114,7 @@ class Judgement:
     findings: tuple[Finding, ...] = ()
     tensorflow: TensorFlowBuild | None = None
     global_batch: int | None = None
+    split: Split | None = None
 
 
 def judge(plan: Train, outcome: Outcome, samples: Sequence[Sample] | None, expect_gpus: int | None = None) -> Judgement:
@@ -172,7 +177,10 @@ def _weigh(
                 variables_on=replica.get("variables_on"),
                 inputs_on=replica.get("inputs_on"),
                 computed_on=replica.get("computed_on") or None,
-                param_difference=replica.get("difference"),
+                param_difference=replica.get("difference") if plan.job.mode == "train" else None,
+                output_difference=replica.get("difference") if plan.job.mode == "infer" else None,
+                fed_difference=replica.get("fed_difference"),
+                reduced_difference=replica.get("reduced_difference"),
                 alone_difference=entry.get("alone_difference"),
                 peak_bytes=entry.get("peak_bytes"),
                 nvml=nvml,
@@ -188,14 +196,19 @@ def _weigh(
     findings += _missing(plan, {device.address for device in devices}, build)
     devices += [not_listed(card) for card in _absent(plan, devices)]
     numerics = Numerics(
-        max_param_difference=result["max_param_difference"],
+        compared="outputs" if plan.job.mode == "infer" else "parameters",
+        max_param_difference=result.get("max_param_difference"),
+        max_output_difference=result.get("max_output_difference"),
         replica_spread=result["replica_spread"],
+        start_spread=result.get("start_spread"),
         tolerance=TOLERANCE,
-        max_param_change=result["max_param_change"],
-        loss=tuple(result["loss"]),
+        max_param_change=result.get("max_param_change"),
+        max_output=result.get("max_output"),
+        loss=tuple(result.get("loss", (None, None))),
     )
-    findings += _numeric_findings(numerics, devices)
+    findings += _numeric_findings(numerics, devices, replicas)
     scaling = _scaling(result, devices)
+    split = _split(plan, result, devices)
     if on_gpu:
         findings += _slow(devices)
     findings += _aftermath(outcome, samples or ())
@@ -207,7 +220,7 @@ def _weigh(
     verdict: Verdict = "fail" if failed else "not-run" if unproven else "pass"
     return Judgement(
         verdict=verdict,
-        headline=_headline(verdict, on_gpu, devices, unproven, scaling),
+        headline=_headline(plan, verdict, devices, unproven, scaling),
         proves_gpu=on_gpu and verdict == "pass",
         devices=tuple(devices),
         numerics=numerics,
@@ -215,6 +228,7 @@ def _weigh(
         findings=tuple(findings),
         tensorflow=build,
         global_batch=result["global_batch"],
+        split=split,
     )
 
 
@@ -228,13 +242,13 @@ def _unmet(findings: Sequence[Finding], used: int, expected: int) -> list[Findin
 
 
 def _headline(
+    plan: Train,
     verdict: Verdict,
-    on_gpu: bool,
     devices: Sequence[SmokeDevice],
     unproven: Sequence[SmokeDevice],
     scaling: Scaling | None,
 ) -> str:
-    headline = _result(verdict, on_gpu, devices, unproven, scaling)
+    headline = (_inferred if plan.job.mode == "infer" else _trained)(plan, verdict, devices, unproven, scaling)
     unread = sum("busy" in device.evidence.unknown for device in devices)
     if not unread:
         return headline
@@ -249,16 +263,16 @@ def _headline(
     )
 
 
-def _result(
+def _trained(
+    plan: Train,
     verdict: Verdict,
-    on_gpu: bool,
     devices: Sequence[SmokeDevice],
     unproven: Sequence[SmokeDevice],
     scaling: Scaling | None,
 ) -> str:
     used = sum(device.used for device in devices)
     listed = sum(device.device is not None for device in devices)
-    if not on_gpu:
+    if plan.job.kind == "cpu":
         if verdict == "pass":
             return say(
                 "Training on {n} logical CPU devices is exact; it proves no GPU.",
@@ -284,6 +298,36 @@ def _result(
         )
     return say(
         "The training failed: {used} of {listed} GPUs that TensorFlow lists did their part.",
+        used=used,
+        listed=listed,
+    )
+
+
+def _inferred(
+    plan: Train,
+    verdict: Verdict,
+    devices: Sequence[SmokeDevice],
+    unproven: Sequence[SmokeDevice],
+    scaling: Scaling | None,
+) -> str:
+    used = sum(device.used for device in devices)
+    listed = sum(device.device is not None for device in devices)
+    if plan.job.kind == "cpu":
+        if verdict == "pass":
+            return say("Inference on {n} logical CPU devices is exact; it proves no GPU.", n=used)
+        return say("Inference on {n} logical CPU devices failed; no GPU was involved.", n=listed)
+    if verdict == "pass":
+        return plural(
+            used,
+            say("The GPU inferred exactly what the CPU did; training was not tried."),
+            say("All {n} GPUs inferred exactly what the CPU did; training was not tried.", n=used),
+        )
+    if verdict == "not-run":
+        return say(
+            "The inference is exact, but NVML could not confirm {n} of {listed} GPUs.", n=len(unproven), listed=listed
+        )
+    return say(
+        "The inference failed: {used} of {listed} GPUs that TensorFlow lists did their part.",
         used=used,
         listed=listed,
     )
@@ -465,36 +509,45 @@ def _aftermath(outcome: Outcome, samples: Sequence[Sample]) -> list[Finding]:
     return found
 
 
-def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> list[Finding]:
-    found = []
-    wrong_alone = [
-        device
-        for device in devices
-        if device.device is not None and not _within(device.evidence.alone_difference, TOLERANCE)
+def _numeric_findings(
+    numerics: Numerics, devices: Sequence[SmokeDevice], replicas: Mapping[str, Mapping[str, Any]]
+) -> list[Finding]:
+    """What the numbers speak against. A cause that is named stands for what follows from it."""
+    inferred = numerics.compared == "outputs"
+    causes = [
+        *_wrong_alone(devices, inferred),
+        *_wrongly_fed(_differing("fed_difference", devices, replicas)),
+        *_wrongly_reduced(_differing("reduced_difference", devices, replicas)),
     ]
-    for device in wrong_alone:
-        found.append(
-            finding(
-                "gradient-mismatch",
-                "error",
-                _called(device),
-                say(
-                    "The device {subject} computes another result than the CPU, even by itself.",
-                    subject=_called(device),
-                ),
-                evidence=(_number(say("difference after one update"), device.evidence.alone_difference),),
-                remedy=(say("Test the card in another slot; check memory errors, heat and power."),),
+    if numerics.start_spread != 0:
+        causes.append(
+            _diverged(
+                devices,
+                say("The replicas began with different parameters."),
+                _number(say("largest difference between replicas before the first step"), numerics.start_spread),
+                say("Look at how the parameters are copied to the cards: set NCCL_P2P_DISABLE=1 and compare."),
             )
         )
-    if not _within(numerics.max_param_difference, numerics.tolerance) and not wrong_alone:
+    if causes:
+        return causes
+    found = []
+    difference = numerics.max_output_difference if inferred else numerics.max_param_difference
+    if not _within(difference, numerics.tolerance):
         found.append(
             finding(
-                "gradient-mismatch",
+                "output-mismatch" if inferred else "gradient-mismatch",
                 "error",
                 "machine",
-                say("The training differs from the single-device training of the same batches."),
+                say("The outputs differ from those of one device for the same samples.")
+                if inferred
+                else say("The training differs from the single-device training of the same batches."),
                 evidence=(
-                    _number(say("largest difference of a parameter"), numerics.max_param_difference),
+                    _number(
+                        say("largest difference of an output")
+                        if inferred
+                        else say("largest difference of a parameter"),
+                        difference,
+                    ),
                     _number(say("tolerance"), numerics.tolerance),
                 ),
                 remedy=(say("Each device is right by itself: look at the way between them (NCCL_P2P_DISABLE=1)."),),
@@ -502,26 +555,108 @@ def _numeric_findings(numerics: Numerics, devices: Sequence[SmokeDevice]) -> lis
         )
     if numerics.replica_spread != 0:
         found.append(
-            finding(
-                "replica-diverged",
-                "error",
-                _called(max(devices, key=lambda device: device.evidence.param_difference or 0.0)),
+            _diverged(
+                devices,
                 say("The replicas ended with different parameters."),
-                evidence=(_number(say("largest difference between replicas"), numerics.replica_spread),),
-                remedy=(say("Look at the way between the cards: set NCCL_P2P_DISABLE=1 and compare."),),
+                _number(say("largest difference between replicas"), numerics.replica_spread),
+                say("Look at the way between the cards: set NCCL_P2P_DISABLE=1 and compare."),
             )
         )
-    if numerics.max_param_change is not None and numerics.max_param_change < LEAST_CHANGE:
+    moved = numerics.max_output if inferred else numerics.max_param_change
+    if moved is not None and moved < LEAST_CHANGE:
         found.append(
             finding(
-                "gradient-mismatch",
+                "output-mismatch" if inferred else "gradient-mismatch",
                 "error",
                 "machine",
-                say("The parameters hardly moved, so that their agreement proves nothing."),
-                evidence=(_number(say("largest change of a parameter"), numerics.max_param_change),),
+                say("The outputs are as good as zero, so that their agreement proves nothing.")
+                if inferred
+                else say("The parameters hardly moved, so that their agreement proves nothing."),
+                evidence=(
+                    _number(say("largest output") if inferred else say("largest change of a parameter"), moved),
+                ),
             )
         )
     return found
+
+
+def _diverged(devices: Sequence[SmokeDevice], message: str, evidence: Evidence, remedy: str) -> Finding:
+    furthest = max(
+        devices, key=lambda device: device.evidence.param_difference or device.evidence.output_difference or 0.0
+    )
+    return finding("replica-diverged", "error", _called(furthest), message, evidence=(evidence,), remedy=(remedy,))
+
+
+def _wrong_alone(devices: Sequence[SmokeDevice], inferred: bool) -> list[Finding]:
+    """Devices that differ from the CPU without any other's help."""
+    return [
+        finding(
+            "output-mismatch" if inferred else "gradient-mismatch",
+            "error",
+            _called(device),
+            say("The device {subject} computes another result than the CPU, even by itself.", subject=_called(device)),
+            evidence=(
+                _number(
+                    say("difference of an output") if inferred else say("difference after one update"),
+                    device.evidence.alone_difference,
+                ),
+            ),
+            remedy=(say("Test the card in another slot; check memory errors, heat and power."),),
+        )
+        for device in devices
+        if device.device is not None and not _within(device.evidence.alone_difference, TOLERANCE)
+    ]
+
+
+def _differing(
+    key: str, devices: Sequence[SmokeDevice], replicas: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float | None]:
+    """Devices whose counter is off by more than rounding, or is no number. One that did not count is
+    not among them."""
+    return {
+        _called(device): replicas[device.device][key]
+        for device in devices
+        if device.device in replicas
+        and key in replicas[device.device]
+        and not _within(replicas[device.device][key], SUM_TOLERANCE)
+    }
+
+
+def _wrongly_fed(wrong: Mapping[str, float | None]) -> list[Finding]:
+    """Devices whose own counter saw other samples than those of their shard."""
+    return [
+        finding(
+            "shard-mismatch",
+            "error",
+            subject,
+            say("The device {subject} was fed other samples than those of its shard.", subject=subject),
+            evidence=(_number(say("difference of the sum of its images, as a share"), difference),),
+            remedy=(
+                say("Test the card in another slot; check its memory errors and its link."),
+                say("Where every card is named, report it: then gpucheck itself divided the batch wrongly."),
+            ),
+        )
+        for subject, difference in wrong.items()
+    ]
+
+
+def _wrongly_reduced(wrong: Mapping[str, float | None]) -> list[Finding]:
+    """An all-reduce that gave something else than the sum of what was sent."""
+    if not wrong:
+        return []
+    return [
+        finding(
+            "allreduce-mismatch",
+            "error",
+            next(iter(wrong)) if len(wrong) == 1 else "machine",
+            say("The gradients that came back are not the sum of those that the replicas sent."),
+            evidence=tuple(
+                _number(say("{device}: difference of the checksum, as a share", device=device), difference)
+                for device, difference in wrong.items()
+            ),
+            remedy=(say("Look at the way between the cards: set NCCL_P2P_DISABLE=1 and compare."),),
+        )
+    ]
 
 
 def _within(value: float | None, limit: float) -> bool:
@@ -542,6 +677,23 @@ def _scaling(result: Mapping[str, Any], devices: Sequence[SmokeDevice]) -> Scali
         all=result["together_per_second"],
         efficiency=result["together_per_second"] / sum(single),
         slowest=min(speeds, key=lambda subject: speeds[subject] or 0.0),
+    )
+
+
+def _split(plan: Train, result: Mapping[str, Any], devices: Sequence[SmokeDevice]) -> Split:
+    """Who had how many samples of a step, and what shares by speed gained."""
+    speeds = [device.examples_per_second for device in devices if device.examples_per_second]
+    even = result.get("even_per_second")
+    return Split(
+        kind="auto" if plan.job.by_speed else "even",
+        shares={
+            _called(device): device.evidence.samples // plan.job.steps
+            for device in devices
+            if device.evidence.samples is not None
+        },
+        slowest_pace=len(speeds) * min(speeds) if speeds else None,
+        even_per_second=even,
+        gain=result["together_per_second"] / even - 1 if even else None,
     )
 
 
@@ -692,8 +844,10 @@ def _at_work(outcome: Outcome) -> str:
             return say("{device} was running by itself.", device=outcome.device)
         case "train":
             return say("Step {step} of the training was running.", step=outcome.step)
+        case "infer":
+            return say("Step {step} of the inference was running.", step=outcome.step)
         case "compare":
-            return say("The single-device training was running.")
+            return say("The comparison run on one device was running.")
         case _:
             return say("The speed of all devices was being measured.")
 
@@ -730,7 +884,7 @@ def _gist(message: str) -> str:
 
 
 def _after_hang(outcome: Outcome) -> tuple[str, ...]:
-    if outcome.phase in ("train", "together"):
+    if outcome.phase in ("train", "infer", "together"):
         return (
             say("Each device ran by itself: set NCCL_P2P_DISABLE=1 and compare; if that helps, look at"
                 " IOMMU and ACS."),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 PER_REPLICA = 16
 """Samples of one step on one device: enough for a gradient, small enough to compare on a CPU."""
+
+
+Strategy = Literal["mirrored", "central", "model", "hybrid"]
+Mode = Literal["train", "infer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,9 @@ class Job:
         load_seconds: Shortest time under load per measurement. NVML refreshes its utilisation
             a few times a second, so a GPU needs more than one such period.
         give_up_seconds: After this long the worker ends itself, should its parent be gone.
+        strategy: How the net is laid out over the devices.
+        mode: ``infer`` for forward passes only.
+        by_speed: Each device gets a share of the batch by the speed it has alone.
     """
 
     kind: Literal["gpu", "cpu"]
@@ -45,6 +53,9 @@ class Job:
     load_batch: int | None = None
     load_seconds: float = 0.0
     give_up_seconds: float = 600.0
+    strategy: Strategy = "mirrored"
+    mode: Mode = "train"
+    by_speed: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -72,4 +83,28 @@ def split(global_batch: int, replicas: int) -> tuple[Shard, ...]:
         raise ValueError(f"{global_batch} samples are too few for {replicas} replicas")
     least, more = divmod(global_batch, replicas)
     counts = [least + (index < more) for index in range(replicas)]
+    return _in_a_row(counts)
+
+
+def by_speed(global_batch: int, speeds: Sequence[float]) -> tuple[Shard, ...]:
+    """Divide a batch so that each share takes its device about as long: shares go by speed, rounded
+    so that they add up (largest remainders first), and no device goes without.
+
+    ValueError for fewer samples than devices.
+    """
+    if global_batch < len(speeds):
+        raise ValueError(f"{global_batch} samples are too few for {len(speeds)} replicas")
+    # Everybody has one; the rest goes by speed.
+    rest = global_batch - len(speeds)
+    wanted = [max(0.0, global_batch * speed / sum(speeds) - 1) for speed in speeds]
+    scale = rest / sum(wanted) if sum(wanted) else 0.0
+    exact = [share * scale for share in wanted]
+    counts = [1 + int(share) for share in exact]
+    by_remainder = sorted(range(len(speeds)), key=lambda index: int(exact[index]) - exact[index])
+    for index in by_remainder[: global_batch - sum(counts)]:
+        counts[index] += 1
+    return _in_a_row(counts)
+
+
+def _in_a_row(counts: Sequence[int]) -> tuple[Shard, ...]:
     return tuple(Shard(sum(counts[:index]), count) for index, count in enumerate(counts))

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpucheck.findings import Document, Finding, Printed
+from gpucheck.smoke.job import Mode, Strategy
 from gpucheck.text import Text
 
 Verdict = Literal["pass", "fail", "not-run"]
@@ -43,8 +44,16 @@ class DeviceEvidence(Document):
     """Device to number of convolutions and matrix products that TensorFlow placed there."""
     param_difference: float | None = None
     """Largest difference of this replica's parameters from those of the single-device training."""
+    output_difference: float | None = None
+    """Of an inference: largest difference of this replica's outputs from those of one device for the
+    same samples."""
+    fed_difference: float | None = None
+    """How far the sum of the images that the replica counted is from that of its shard, as a share."""
+    reduced_difference: float | None = None
+    """How far the checksum of the gradients that came back is from the sum of those that all replicas
+    sent, as a share. None without an exchange that can be counted."""
     alone_difference: float | None = None
-    """The same after one update that the device did by itself."""
+    """Difference after one update (or for one inference) that the device did by itself."""
     peak_bytes: int | None = None
     """Most device memory that TensorFlow's allocator had given out."""
     nvml: NvmlEvidence | None = None
@@ -68,15 +77,23 @@ class SmokeDevice(Document):
 
 
 class Numerics(Document):
-    """How the data-parallel training compares with the single-device training of the same batches."""
+    """How the work on all devices compares with the same work on one device."""
 
+    compared: Literal["parameters", "outputs"] = "parameters"
+    """Outputs after an inference. Of the two differences the other is None."""
     max_param_difference: float | None
     """None when a parameter was no longer a number."""
+    max_output_difference: float | None = None
+    """None when an output was no number."""
     replica_spread: float | None
-    """Largest difference between two replicas; 0 means equal bit for bit."""
+    """Largest difference between the parameters of two replicas; 0 means equal bit for bit."""
+    start_spread: float | None = 0.0
+    """The same before the first step."""
     tolerance: float
     max_param_change: float | None
     """How far training moved the parameters: a comparison of things that stood still proves nothing."""
+    max_output: float | None = None
+    """Largest output of an inference, for the same reason."""
     loss: tuple[float | None, float | None]
     """Of the first and of the last step."""
 
@@ -92,6 +109,21 @@ class Scaling(Document):
     """``all`` over the sum of the devices alone."""
     slowest: str
     """Address (or name) of the slowest device alone: the group waits for it in every step."""
+
+
+class Split(Document):
+    """How the samples of a step were divided."""
+
+    kind: Literal["even", "auto"]
+    """``auto``: each device had a share by the speed that it reached alone."""
+    shares: dict[str, int]
+    """Address or name of a device to its samples in a step."""
+    slowest_pace: float | None
+    """Samples per second if every device went at the pace of the slowest alone."""
+    even_per_second: float | None = None
+    """Of ``auto``: samples per second of all devices together, measured with even shares too."""
+    gain: float | None = None
+    """Of ``auto``: speed over that with even shares, less one."""
 
 
 class TensorFlowBuild(Document):
@@ -118,7 +150,9 @@ class SmokeReport(Printed):
     scaling: Scaling | None = None
     findings: tuple[Finding, ...] = ()
     tensorflow: TensorFlowBuild | None = None
-    strategy: str = "mirrored"
+    strategy: Strategy = "mirrored"
+    mode: Mode = "train"
+    split: Split | None = None
     steps: int | None = None
     global_batch: int | None = None
     seconds: float | None = None

@@ -1,11 +1,27 @@
-"""The child that trains, and the only module that imports TensorFlow.
+"""The child that trains, and the only module that imports TensorFlow; its neighbours ``worker_*.py``
+are loaded here only, and get TensorFlow handed in.
 
 It writes JSON lines to what was its standard output; TensorFlow's own prints go elsewhere. A line
 holds one of ``phase`` (with ``device`` or ``step``), ``build``, ``result``, ``failed``.
 
-Order: each device alone, then all together, then the single-device training of the same global
-batches, then the speed of the group. A device that hangs or fails alone is thereby named, and one
-that fails only in company points at the way between the cards.
+Order: each device alone, then all together, then the same work on one device, then the speed of the
+group. A device that hangs or fails alone is thereby named, and one that fails only in company points
+at the way between the cards.
+
+How the parts fit together, for whoever adds one:
+
+- :class:`Training` is the session: devices, samples, the referee, the comparison. ``run()`` calls
+  ``alone()`` and ``together()``; a further phase is one more method that ``run()`` calls, whose
+  mapping it merges into the result, and that sends ``channel.send(phase=...)`` before it starts.
+- A strategy is a :class:`~gpucheck.smoke.worker_layout.Layout` (build, train or infer step by step,
+  copies, evidence, under_load), registered in :data:`LAYOUTS` under its name in ``Job.strategy``.
+- A test breaks one seam (``samples``, ``weigh``, ``combine``, ``place``, ``start``, ...) in a subclass
+  and hands it to :func:`main`.
+
+``result`` is ``{"devices": [...], "replicas": [...], ...}``: ``devices`` has one entry per device that
+was listed (see ``describe`` and ``alone``), ``replicas`` one per device that took part (``evidence``
+of the layout, ``difference``); for the rest see :meth:`Training.together`. Numbers that are infinite
+or not numbers are null.
 """
 
 from __future__ import annotations
@@ -21,23 +37,20 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from gpucheck.smoke.job import Job, Shard
+from gpucheck.smoke.job import Job, Shard, by_speed
+from gpucheck.smoke.worker_layout import CLASSES, IMAGE, LEARNING_RATE, Layout, Weights, finite, short
+from gpucheck.smoke.worker_mirrored import Mirrored
 
-IMAGE = 16
-"""Pixels along one side of a sample, three channels each."""
-CLASSES = 10
-LEARNING_RATE = 0.1
+LAYOUTS: dict[str, type[Layout]] = {"mirrored": Mirrored}
 MEASURED_REPEATS = 3
 WORK = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MatMul")
 """The operations that do the arithmetic: where they run is where the training runs."""
 
 _PLACED = re.compile(r"shard_(\d+)/[^:]*: \((\w+)\): \S*device:(\w+:\d+)")
-
-Weights = Sequence[Any]
 
 
 class Channel:
@@ -52,7 +65,7 @@ class Channel:
 
 
 class Training:
-    """One data-parallel training and what can be seen of it.
+    """One training over all devices and what can be seen of it.
 
     The small methods are the seams: a test replaces one of them to show that the fault is caught.
     """
@@ -67,6 +80,7 @@ class Training:
         """Device of the single-device training: never a card that is under test."""
         self.shards = job.split(len(self.devices)) if self.devices else ()
         self.total = sum(shard.count for shard in self.shards)
+        self.layout = LAYOUTS[job.strategy](self)
 
     # --- devices ------------------------------------------------------------------------------
 
@@ -87,7 +101,7 @@ class Training:
         else:
             for card in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(card, True)
-        names = [_short(device.name) for device in tf.config.list_logical_devices(self.job.kind.upper())]
+        names = [short(device.name) for device in tf.config.list_logical_devices(self.job.kind.upper())]
         # Set at the start it holds for every graph; from here on leave out each single eager call.
         tf.debugging.set_log_device_placement(False)
         return names
@@ -106,7 +120,7 @@ class Training:
             config = tf.compat.v1.ConfigProto()
             config.gpu_options.allow_growth = True
             for device in device_lib.list_local_devices(config):
-                descriptions[_short(device.name)] = device.physical_device_desc
+                descriptions[short(device.name)] = device.physical_device_desc
         return [
             {"device": device, "description": descriptions.get(device), "peak_bytes": self.peak_bytes(device)}
             for device in self.devices
@@ -125,54 +139,49 @@ class Training:
         """The same weights in every run, as arrays."""
         import numpy
 
-        width, half = self.job.width, IMAGE // 4
-        shapes = [
-            (3, 3, 3, width),
-            (width,),
-            (3, 3, width, 2 * width),
-            (2 * width,),
-            (half * half * 2 * width, CLASSES),
-            (CLASSES,),
-        ]
         random = numpy.random.default_rng(0)
         return [
             (random.standard_normal(shape) * (2 / numpy.prod(shape[:-1])) ** 0.5).astype("float32")
             if len(shape) > 1
             else numpy.zeros(shape, "float32")
-            for shape in shapes
+            for shape in self.layout.net.shapes(self.job.width)
         ]
 
+    def logits(self, weights: Weights, images: Any) -> Any:
+        """Outputs of the net."""
+        return self.layout.net.logits(self.tf, weights, images)
+
     def losses(self, weights: Weights, images: Any, labels: Any) -> Any:
-        """Loss of each sample: two convolutions and a matrix product."""
-        nn = self.tf.nn
-        hidden = nn.relu(nn.conv2d(images, weights[0], 2, "SAME") + weights[1])
-        hidden = nn.relu(nn.conv2d(hidden, weights[2], 2, "SAME") + weights[3])
-        flat = self.tf.reshape(hidden, [-1, weights[4].shape[0]])
-        logits = self.tf.matmul(flat, weights[4]) + weights[5]
-        return nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        """Loss of each sample."""
+        return self.tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=self.logits(weights, images))
+
+    def draw(self, seed: int, count: int) -> tuple[Any, Any]:
+        """Images in [-1, 1) and labels, made on the device where this is called. TensorFlow documents
+        that stateless random numbers are the same on CPU and GPU."""
+        tf = self.tf
+        images = tf.random.stateless_uniform([count, IMAGE, IMAGE, 3], [seed, count], -1.0, 1.0)
+        labels = tf.argmax(tf.reshape(images, [count, -1])[:, :CLASSES], axis=1, output_type=tf.int32)
+        return images, labels
 
     def samples(self, step: int, shard: Shard) -> tuple[Any, Any]:
-        """Images in [-1, 1) and labels. Sample i of step s is a function of (s, i) alone, so that
-        any split of a batch sees the same samples."""
-        import numpy
-
-        word = numpy.uint64
-        index: Any = numpy.arange(shard.first, shard.first + shard.count, dtype=word)[:, None]
-        mixed = (word(step) << word(44)) + (index << word(20)) + numpy.arange(IMAGE * IMAGE * 3, dtype=word)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            mixed = (mixed ^ (mixed >> word(shift))) * word(factor)
-        pixels = (mixed >> word(40)).astype("float32") / 2**23 - 1
-        labels = pixels[:, :CLASSES].argmax(axis=1).astype("int32")
-        return pixels.reshape(-1, IMAGE, IMAGE, 3), labels
+        """A part of a step's global batch. Each device draws the whole and keeps its shard, so that
+        any split of a batch sees the same samples and none has to be sent."""
+        images, labels = self.draw(step, self.total)
+        end = shard.first + shard.count
+        return images[shard.first : end], labels[shard.first : end]
 
     # --- the step of one replica --------------------------------------------------------------
+
+    def start(self, replica: int, weights: list[Any]) -> list[Any]:
+        """The weights that a replica begins with."""
+        return weights
 
     def weigh(self, losses: Any) -> Any:
         """This replica's part of the mean over the global batch, right for uneven shards too."""
         return self.tf.reduce_sum(losses) / self.total
 
     def combine(self, gradients: list[Any]) -> Any:
-        """Sum the gradients over all replicas."""
+        """Sum the gradients over all replicas. Called in a replica's context."""
         context = self.tf.distribute.get_replica_context()
         return context.all_reduce(self.tf.distribute.ReduceOp.SUM, gradients)
 
@@ -185,6 +194,7 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Train, compare, measure."""
         alone = self.alone()
+        self.divide([device["alone_per_second"] for device in alone])
         together = self.together()
         return {
             **together,
@@ -193,11 +203,11 @@ class Training:
         }
 
     def alone(self) -> list[dict[str, Any]]:
-        """One update on each device by itself: its speed, and how far its result is from the
-        referee's."""
+        """One update (or one inference) on each device by itself: its speed, and how far its result
+        is from the referee's."""
         tf = self.tf
         self.initial = self.initial_weights()
-        self.load = Shard(0, self.job.load_batch or max(shard.count for shard in self.shards))
+        self.load = self.job.load_batch or max(shard.count for shard in self.shards)
 
         def update(weights: Weights, images: Any, labels: Any) -> list[Any]:
             with tf.GradientTape() as tape:
@@ -208,22 +218,25 @@ class Training:
                 for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True)
             ]
 
+        def infer(weights: Weights, images: Any, labels: Any) -> list[Any]:
+            return [self.logits(weights, images)]
+
         # Traced once, without a device: it runs where it is called.
-        self.update = tf.function(update, autograph=False).get_concrete_function(
+        work = infer if self.job.mode == "infer" else update
+        self.work = tf.function(work, autograph=False).get_concrete_function(
             [tf.TensorSpec(weight.shape) for weight in self.initial],
             tf.TensorSpec([None, IMAGE, IMAGE, 3]),
             tf.TensorSpec([None], tf.int32),
         )
-        batch = self.samples(0, self.load)
 
         def on(device: str) -> tuple[list[Any], Callable[[], Any]]:
             with tf.device(device):
                 weights = [tf.constant(weight) for weight in self.initial]
-                images, labels = map(tf.constant, batch)
+                images, labels = self.draw(0, self.load)
 
             def once() -> Any:
                 with tf.device(device):
-                    return [weight.numpy() for weight in self.update(weights, images, labels)]
+                    return [value.numpy() for value in self.work(weights, images, labels)]
 
             return once(), once
 
@@ -235,8 +248,8 @@ class Training:
             got, once = on(device)
             measured.append(
                 {
-                    "alone_difference": _finite(_difference(expected, got)),
-                    "alone_per_second": self.load.count / self.seconds(once),
+                    "alone_difference": finite(_difference(expected, got)),
+                    "alone_per_second": self.load / self.seconds(once),
                 }
             )
         return measured
@@ -250,108 +263,127 @@ class Training:
             calls += 1
         return (time.perf_counter() - started) / calls
 
+    def divide(self, speeds: Sequence[float]) -> None:
+        """Give each device a share of the batch by its speed, where that is asked for."""
+        self.load_counts = [self.load] * len(self.devices)
+        if self.job.by_speed:
+            self.shards = by_speed(self.total, speeds)
+            self.load_counts = [shard.count for shard in by_speed(self.load * len(speeds), speeds)]
+
     def together(self) -> dict[str, Any]:
-        """The training on all devices, held against the referee's training."""
-        tf = self.tf
-        strategy = tf.distribute.MirroredStrategy(self.devices)
-        with strategy.scope():
-            weights = [tf.Variable(weight) for weight in self.initial]
-            # Two counters that only a replica's own graph advances, each on its own device.
-            seen = [
-                tf.Variable(
-                    0.0,
-                    trainable=False,
-                    synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.SUM,
-                )
-                for _ in ("steps", "samples")
-            ]
+        """The work on all devices, held against the referee's.
 
-        def replica_step(images: Any, labels: Any) -> Any:
-            context = tf.distribute.get_replica_context()
-            replica = int(tf.get_static_value(context.replica_id_in_sync_group))
-            with tf.name_scope(f"shard_{replica}"):
-                with tf.GradientTape() as tape:
-                    loss = self.weigh(self.losses(weights, images, labels))
-                gradients = tape.gradient(loss, weights)
-            for weight, gradient in zip(weights, self.combine(gradients), strict=True):
-                weight.assign_sub(LEARNING_RATE * gradient)
-            seen[0].assign_add(1.0)
-            seen[1].assign_add(tf.cast(tf.shape(images)[0], tf.float32))
-            return loss
-
-        def step(images: Any, labels: Any) -> Any:
-            return strategy.reduce(
-                tf.distribute.ReduceOp.SUM, strategy.run(replica_step, args=(images, labels)), axis=None
-            )
-
-        def distribute(number: int, shards: Sequence[Shard]) -> tuple[Any, Any]:
-            def batch(context: Any) -> tuple[Any, Any]:
-                replica = context.replica_id_in_sync_group
-                images, labels = self.samples(number, shards[replica])
-                with self.place(replica):
-                    return tf.constant(images), tf.constant(labels)
-
-            images, labels = strategy.experimental_distribute_values_from_function(batch)
-            return images, labels
-
-        def each(value: Any) -> tuple[Any, ...]:
-            return tuple(strategy.experimental_local_results(value))
-
-        trained = tf.function(step, autograph=False)
-        first = distribute(0, self.shards)
-        losses = []
-        for number in range(self.job.steps):
-            self.channel.send(phase="train", step=number, steps=self.job.steps)
-            losses.append(float(trained(*(distribute(number, self.shards) if number else first))))
-        self.channel.send(phase="train", step=self.job.steps, steps=self.job.steps)
-
-        copies = [each(weight) for weight in weights]
-        by_replica = [[copy[index].numpy() for copy in copies] for index in range(len(self.devices))]
-        steps, samples = (each(counter) for counter in seen)
-        placed = self.placements()
-        expected = self.reference()
-        differences = [_difference(expected, values) for values in by_replica]
+        ``replicas``: the layout's evidence, with ``difference`` (of parameters, or of outputs);
+        ``max_param_difference``, ``max_output_difference``: the largest, of what was compared;
+        ``replica_spread``, ``start_spread``: between the parameters of replicas, after the last step
+        and before the first; ``max_param_change``: how far training moved them; ``max_output``: the
+        largest output; ``loss``: of the first and of the last step; ``together_per_second``, and with
+        shares by speed ``even_per_second``.
+        """
+        self.layout.build(self.initial)
+        started = self.layout.copies()
+        compared = self.infer() if self.job.mode == "infer" else self.train()
+        copies = self.layout.copies()
+        differences = compared.pop("differences")
+        evidence = self.layout.evidence()
         return {
+            **compared,
             "replicas": [
-                {
-                    "device": self.devices[index],
-                    "steps": int(steps[index]),
-                    "samples": int(samples[index]),
-                    "variables_on": _short(copies[0][index].device),
-                    "inputs_on": _short(each(first[0])[index].device),
-                    "computed_on": dict(placed[index]),
-                    "difference": _finite(differences[index]),
-                }
-                for index in range(len(self.devices))
+                {**one, "difference": finite(difference)}
+                for one, difference in zip(evidence, differences, strict=True)
             ],
-            "max_param_difference": _finite(max(differences, key=_nan_first)),
-            "replica_spread": _finite(
-                max((_difference(by_replica[0], values) for values in by_replica), key=_nan_first)
-            ),
-            "max_param_change": _finite(_difference(self.initial, expected)),
-            "loss": [_finite(losses[0]), _finite(losses[-1])],
-            "together_per_second": self.together_per_second(trained, distribute),
+            "start_spread": finite(_spread(started)),
+            "replica_spread": finite(_spread(copies)),
+            **self.speeds(),
         }
+
+    def train(self) -> dict[str, Any]:
+        """Every step on all devices, then on one, and how far each replica's parameters differ."""
+        losses = [self.layout.train(step) for step in self.each_step("train")]
+        expected = self.reference()
+        differences = [_difference(expected, values) for values in self.layout.copies()]
+        return {
+            "differences": differences,
+            "max_param_difference": finite(max(differences, key=_nan_first)),
+            "max_param_change": finite(_difference(self.initial, expected)),
+            "loss": [finite(losses[0]), finite(losses[-1])],
+        }
+
+    def infer(self) -> dict[str, Any]:
+        """The same for outputs, replica by replica."""
+        import numpy
+
+        got = [self.layout.infer(step) for step in self.each_step("infer")]
+        expected = self.reference_outputs()
+        differences = [
+            max(
+                (
+                    _difference([whole[shard.first : shard.first + shard.count]], [outputs[replica]])
+                    for whole, outputs in zip(expected, got, strict=True)
+                ),
+                key=_nan_first,
+            )
+            for replica, shard in enumerate(self.layout.seen_by())
+        ]
+        return {
+            "differences": differences,
+            "max_output_difference": finite(max(differences, key=_nan_first)),
+            "max_output": finite(float(max(numpy.abs(whole).max() for whole in expected))),
+        }
+
+    def each_step(self, phase: str) -> Iterator[int]:
+        """The numbers of the steps, each with a sign of life before it."""
+        for step in range(self.job.steps):
+            self.channel.send(phase=phase, step=step, steps=self.job.steps)
+            yield step
+        self.channel.send(phase=phase, step=self.job.steps, steps=self.job.steps)
 
     def reference(self) -> list[Any]:
         """Weights after the same global batches on one device."""
         tf = self.tf
         self.channel.send(phase="compare")
-        whole = Shard(0, self.total)
         with tf.device(self.referee):
             weights = [tf.constant(weight) for weight in self.initial]
-            for number in range(self.job.steps):
-                weights = self.update(weights, *map(tf.constant, self.samples(number, whole)))
+            for images, labels in self.global_batches():
+                weights = self.work(weights, images, labels)
         return [weight.numpy() for weight in weights]
 
-    def together_per_second(self, trained: Any, distribute: Any) -> float:
+    def reference_outputs(self) -> list[Any]:
+        """Outputs for the same global batches on one device, step by step."""
+        tf = self.tf
+        self.channel.send(phase="compare")
+        with tf.device(self.referee):
+            weights = [tf.constant(weight) for weight in self.initial]
+            return [self.work(weights, images, labels)[0].numpy() for images, labels in self.global_batches()]
+
+    def global_batches(self) -> Iterator[tuple[Any, Any]]:
+        """All samples of each step. Notes what the images of each shard add up to."""
+        self.should_be_fed: Counter[Shard] = Counter()
+        for step in range(self.job.steps):
+            images, labels = self.draw(step, self.total)
+            for shard in set(self.layout.seen_by()):
+                part = images[shard.first : shard.first + shard.count]
+                self.should_be_fed[shard] += float(self.tf.reduce_sum(part))
+            yield images, labels
+
+    def fed_difference(self, fed: float, shard: Shard) -> float:
+        """How far the sum of the images that a replica saw is from that of its shard, as a share of
+        the sum of their sizes."""
+        size = self.job.steps * shard.count * IMAGE * IMAGE * 3 / 2
+        return abs(fed - self.should_be_fed[shard]) / size
+
+    def speeds(self) -> dict[str, Any]:
         """Samples per second of the whole group, under the load that each device had alone."""
         self.channel.send(phase="together")
-        count = len(self.devices)
-        batch = distribute(0, [Shard(self.load.count * index, self.load.count) for index in range(count)])
-        trained(*batch)
-        return count * self.load.count / self.seconds(lambda: float(trained(*batch)))
+        found = {"together_per_second": self.per_second(self.load_counts)}
+        if self.job.by_speed:
+            found["even_per_second"] = self.per_second([self.load] * len(self.devices))
+        return found
+
+    def per_second(self, counts: Sequence[int]) -> float:
+        once = self.layout.under_load(counts)
+        once()
+        return sum(counts) / self.seconds(once)
 
     def placements(self) -> list[Counter[str]]:
         """For each replica: device to number of arithmetic operations that TensorFlow's placer
@@ -367,11 +399,6 @@ class Training:
         return placed
 
 
-def _short(name: str) -> str:
-    """``/job:localhost/replica:0/task:0/device:GPU:0`` to ``GPU:0``."""
-    return name.rpartition("device:")[2]
-
-
 def _difference(left: Sequence[Any], right: Sequence[Any]) -> float:
     """Largest difference of any two parameters; not a number when one of them is not."""
     import numpy
@@ -379,13 +406,13 @@ def _difference(left: Sequence[Any], right: Sequence[Any]) -> float:
     return float(numpy.max([numpy.max(numpy.abs(a - b)) for a, b in zip(left, right, strict=True)]))
 
 
+def _spread(copies: Sequence[Sequence[Any]]) -> float:
+    """Largest difference of any two copies of a parameter from the first."""
+    return max((_difference(copies[0], copy) for copy in copies), key=_nan_first)
+
+
 def _nan_first(value: float) -> tuple[bool, float]:
     return math.isnan(value), value
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity and no not-a-number."""
-    return value if math.isfinite(value) else None
 
 
 def main(training: type[Training] = Training) -> None:

@@ -250,8 +250,8 @@ ELSEWHERE.update(
             "With more than ten GPUs some get no device: CUDA_ERROR_TOO_MANY_PEERS",
             THREADS + "tensorflow/tensorflow/issues/42039",
             "test",
-            "Only TensorFlow's log tells it. From the log, tensorflow-ignores-gpu names the limit, not the hardware: "
-            "tests/rules/test_tensorflow_ignores_gpu.py.",
+            "Only TensorFlow's log tells it. From the log, peer-limit-exceeded names the limit, not the hardware: "
+            "tests/rules/test_peer_limit_exceeded.py.",
         ),
         "C096": (
             "Ten RTX A5000 are listed, the training uses one",

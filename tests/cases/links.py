@@ -63,7 +63,7 @@ def access_control_on_a_switch() -> Golden:
     "Training on cards of two sockets polls for ever, DMAR faults in the log",
     THREADS + "tensorflow/tensorflow/issues/32654",
     first="peer-access-blocked",
-    confidence="certain",
+    confidence="likely",
     settled=True,
     says=("DMA Write", "Request device [04:00.0]"),
 )

@@ -218,6 +218,14 @@ def test_a_table_that_may_lack_cards_is_not_complete(cut: str) -> None:
     assert gaps(nvidia_smi.parse(cut))["nvml.complete"] == "not-in-input"
 
 
+def test_a_row_with_an_empty_cell_is_read_as_far_as_it_goes() -> None:
+    row = "| N/A   31C    P8              9W /  250W |    1024MiB /  23040MiB |      7%      Default |"
+    for odd in ("|| 1024MiB /  23040MiB | 7% |", "| 31C || 7% |", "||||", "x | 1024MiB / 2MiB | y | z |"):
+        found = nvidia_smi.parse(TABLE.replace(row, odd)).nvml
+        assert found is not None
+        assert [gpu.address for gpu in found.gpus or ()] == ["0000:04:00.0", "0000:82:00.0"]
+
+
 def test_the_head_of_a_table_alone_counts_nothing() -> None:
     parts = nvidia_smi.parse("\n".join(TABLE.splitlines()[:8]))
     assert parts.nvml is None

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucheck.entries import Bus, Card, Server, SlotRow
-from gpucheck.fit.advise import best_plan, builds, most_cards, most_in
+from gpucheck.fit.plans import VERDICT_ORDER, best_plan, best_verdict, builds, most_cards, most_in, verdicts
 from gpucheck.fit.request import Order, PsuPlan, Request, Wanted
-from gpucheck.fit.slots import Build, Placement, Seat, active_rows, best_placement, pair_class, seat
+from gpucheck.fit.slots import Build, Placement, Seat, active_rows, best_placement, named_slots, pair_class, seat
 
 from .ask import card, fit, server
 
 modest = settings(derandomize=True, max_examples=150, deadline=None)
+thorough = settings(derandomize=True, max_examples=300, deadline=None)
 few = settings(derandomize=True, max_examples=60, deadline=None)
 
 # --- random machines: few values each, so that all kinds of clashes are met -----------------------
@@ -28,17 +29,18 @@ RISER = {"label": "Riser", "riser": "1", "choices": {"a": {"called": "riser a"},
 def rows(draw: st.DrawFn) -> list[SlotRow]:
     count = draw(st.integers(1, 6))
     ids = [str(n) for n in range(1, count + 1)]
+    crowded, alike = draw(st.sampled_from([(True, False), (False, False), (False, True)]))
 
     def maybe(*values: object) -> object:
         return draw(st.sampled_from(values))
 
     found: list[SlotRow] = []
     for id in ids:
-        if found and draw(st.booleans()):  # servers have rows of slots that are alike
+        if found and (alike or draw(st.booleans())):  # servers have rows of slots that are alike
             found.append(draw(st.sampled_from(found)).model_copy(update={"id": id, "wide_blocks": {}}))
             continue
         others = [other for other in ids if other != id]
-        blocked = draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else []
+        blocked = draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others and crowded else []
         found.append(
             SlotRow.model_validate(
                 {
@@ -67,12 +69,43 @@ def rows(draw: st.DrawFn) -> list[SlotRow]:
 def machines(draw: st.DrawFn) -> Server:
     sockets = draw(st.sampled_from([None, 0, 1, 2, 4]))
     aux = None if sockets is None else [{"at": "board", "plug": "pcie-8", "count": sockets, "src": ["manual"]}]
-    whole = server(
+    slots = draw(rows())
+    ids = [row.id for row in slots]
+    return server(
         options__riser=RISER,
-        slots=[row.model_dump(mode="json") for row in draw(rows())],
+        slots=[row.model_dump(mode="json") for row in slots],
         power__aux=aux if sockets else ([] if sockets == 0 else None),
+        gpu__limits=draw(st.lists(limits(ids), max_size=2)),
+        gpu__zones=draw(st.lists(zones(ids), max_size=2, unique_by=lambda zone: zone["slots"][0])),
     )
-    return whole
+
+
+def some(ids: Sequence[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(ids), min_size=1, max_size=4, unique=True)
+
+
+def limits(ids: Sequence[str]) -> st.SearchStrategy[dict[str, object]]:
+    """What a vendor says of some cards: how many, in which slots, in which order, in which machine."""
+    return st.fixed_dictionaries(
+        {
+            "max": st.integers(0, 4),
+            "src": st.sampled_from([["manual"], ["manual"], ["quote"]]),
+            "slots": st.one_of(st.just([]), some(ids)),
+            "only_slots": st.booleans(),
+        },
+        optional={
+            "cards": st.sampled_from([["Card one"], ["nvidia-two"]]),
+            "wide": st.integers(1, 2),
+            "profile": st.sampled_from(["full", "low"]),
+            "watts_each": st.sampled_from([75, 300]),
+            "cpus": st.integers(1, 2),
+            "needs": st.sampled_from([{"riser": "a"}, {"riser": "b"}]),
+        },
+    )
+
+
+def zones(ids: Sequence[str]) -> st.SearchStrategy[dict[str, list[str]]]:
+    return st.fixed_dictionaries({"slots": some(ids), "src": st.sampled_from([["manual"], ["manual"], ["owner"]])})
 
 
 @st.composite
@@ -106,27 +139,59 @@ def requests() -> st.SearchStrategy[Request]:
     )
 
 
+@st.composite
+def places_taken(draw: st.DrawFn, server: Server, orders: Sequence[Order]) -> tuple[Order, ...]:
+    """The same orders, some of them for one slot, and some cards that stand in the machine already."""
+    ids = sorted({row.id for row in server.slots})
+    kinds = [order.wanted for order in orders]
+    pinned = [
+        replace(order, count=1, slot=draw(st.sampled_from(ids))) if draw(st.booleans()) else order for order in orders
+    ]
+    stands = draw(st.lists(st.sampled_from(ids), max_size=2, unique=True))
+    fitted = [Order(draw(st.sampled_from(kinds)), 1, slot, fitted=True) for slot in stands]
+    return tuple(draw(st.permutations([*pinned, *fitted])))
+
+
 # --- brute force ----------------------------------------------------------------------------------
 
 
 def all_placements(server: Server, orders: Sequence[Order], build: Build) -> Iterator[Placement]:
     """Every way of putting any of the cards into any of the slots, with nothing left out early."""
-    queue = [order.wanted for order in orders for _ in range(order.count)]
-    slots = active_rows(server, build)
-    for chosen in itertools.product([None, *slots], repeat=len(queue)):
-        seats = [seat(wanted, row, build) for wanted, row in zip(queue, chosen, strict=True) if row is not None]
+    rows = active_rows(server, build)
+    standing = [judged(server, order, row, build) for order in orders if order.fitted for row in rows]
+    standing = [replace(one, remarks=(), order=one.row.order, rank=0, fitted=True) for one in standing if one is not None]
+    taken = {slot for one in standing for slot in one.covers}
+    queue = [order for order in orders if not order.fitted for _ in range(order.count)]
+    choices = [[None, *(judged(server, order, row, build) for row in rows)] for order in queue]
+    for chosen in itertools.product(*choices):
+        seats = [one for one in chosen if one is not None]
         covered = [slot for one in seats for slot in one.covers]
-        if len(covered) == len(set(covered)) and all(one.usable for one in seats):
-            yield Placement(tuple(seats))
+        in_the_way = len(covered) > len(set(covered)) or taken & set(covered)
+        if not in_the_way and all(one.usable for one in seats) and not mixed(server, seats, standing):
+            yield Placement((*standing, *seats))
+
+
+def judged(server: Server, order: Order, row: SlotRow, build: Build) -> Seat | None:
+    """One card in one slot; None where it is asked for in another."""
+    if order.slot not in (None, row.id):
+        return None
+    return seat(order.wanted, row, build, named_slots(server, order.wanted, build))
+
+
+def mixed(server: Server, seats: Sequence[Seat], standing: Sequence[Seat]) -> bool:
+    """Whether a new card stands in a zone in which a card of another model stands."""
+    return any(
+        one.wanted.id != other.wanted.id and {one.row.id, other.row.id} <= set(zone.slots)
+        for zone in server.gpu.zones
+        if zone.src == ("manual",)
+        for one in seats
+        for other in (*seats, *standing)
+    )
 
 
 def price(placement: Placement) -> tuple[object, ...]:
     """Most cards first, then what costs."""
-    return (-len(placement.seats), *Placement(tuple(sorted(placement.seats, key=_in_order))).cost)
-
-
-def _in_order(one: Seat) -> tuple[str, str]:
-    return (one.wanted.id, one.row.id)
+    return (-len(placement.seats), *placement.cost[:-1])
 
 
 @modest
@@ -137,6 +202,31 @@ def test_best_placement_is_the_best_of_all(server: Server, counts: list[int], da
         found = best_placement(server, wanted, build)
         best = min(all_placements(server, wanted, build), key=price)
         assert price(found) == price(best)
+
+
+@thorough
+@given(machines(), st.lists(st.integers(1, 2), min_size=1, max_size=2), st.data())
+def test_so_it_is_with_cards_that_stand_or_must_stand_somewhere(
+    server: Server, counts: list[int], data: st.DataObject
+) -> None:
+    wanted = [Order(Wanted(data.draw(cards(name))), n) for name, n in zip(("one", "two"), counts, strict=False)]
+    orders = data.draw(places_taken(server, wanted))
+    for build in builds(Request(server)):
+        found = best_placement(server, orders, build)
+        best = min(all_placements(server, orders, build), key=price)
+        assert price(found) == price(best)
+        stay = {(order.wanted.id, order.slot) for order in orders if order.fitted}
+        assert {(one.wanted.id, one.row.id) for one in found.seats if one.fitted} <= stay
+
+
+def test_a_card_makes_way_for_one_that_must_stand_in_a_slot_like_its_own() -> None:
+    first, second = (Wanted(card(id=f"nvidia-{name}", name=name)) for name in ("one", "two"))
+    pinned = [Order(first, 1), Order(second, 1, "1")]
+    told = server(gpu__limits=[{"cards": ["two"], "max": 1, "slots": ["1"], "only_slots": True, "src": ["manual"]}])
+    for machine, orders in ((server(), pinned), (told, [Order(first, 1), Order(second, 1)])):
+        alike = machine.model_copy(update={"slots": tuple(r.model_copy(update={"socket": 1}) for r in machine.slots)})
+        found = best_placement(alike, orders, Build(2, full=True))
+        assert {(one.wanted.name, one.row.id) for one in found.seats} == {("two", "1"), ("one", "2")}
 
 
 @modest
@@ -160,9 +250,6 @@ def test_pair_class_has_no_direction(rows: list[SlotRow]) -> None:
 
 # --- what must hold -------------------------------------------------------------------------------
 
-RANK = {"does-not-fit": 0, "unknown": 1, "fits-with-changes": 2, "fits": 3}
-
-
 @few
 @given(requests())
 def test_verdict_is_that_of_the_best_build(request: Request) -> None:
@@ -179,7 +266,7 @@ def test_more_usable_watts_never_hurt(request: Request, more: int) -> None:
     if request.psus is None:
         return
     larger = replace(request, psus=PsuPlan(request.psus.count, request.psus.watts + more))
-    assert RANK[best_plan(larger).verdict] >= RANK[best_plan(request).verdict]
+    assert VERDICT_ORDER[best_plan(larger).verdict] >= VERDICT_ORDER[best_plan(request).verdict]
     assert most_cards(larger) >= most_cards(request)
 
 

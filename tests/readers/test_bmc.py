@@ -116,6 +116,7 @@ def test_what_has_no_meaning_is_not_known() -> None:
         Psu(location="Power Supply 1", part="0ABCD1A00", manufacturer="DELL"),
     )
     for wrong in (None, 5, [], "x", [None], {"Members": 5}):
+        assert psus(old_power(supply(1, Status={"State": wrong, "Health": wrong})))[0][2] is None
         tree = resource(f"{CHASSIS}/Power", "Power", PowerSupplies=wrong, Redundancy=wrong, PowerControl=wrong)
         tree |= resource(f"{CHASSIS}/PCIeSlots", "PCIeSlots", Slots=wrong)
         tree |= resource(f"{SYSTEM}/Bios", "Bios", Attributes=wrong)

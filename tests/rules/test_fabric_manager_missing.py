@@ -1,5 +1,5 @@
 from gpucheck.facts import Machine
-from rules.machines import driver, function, gpu, machine, missing, names, no_driver, only
+from rules.machines import driver, function, gpu, machine, missing, names, no_driver, only, seen
 
 SWITCH = function("0000:c1:00.0", "10de:22a3", 0x068000)
 H100 = gpu(pci_id="10de:2330", name="H100")
@@ -26,6 +26,13 @@ def test_quiet() -> None:
         gpu(driver=None, nvml=None), pci=(SWITCH,), driver=no_driver(fabric_manager_running=False), nvml=None
     )
     assert "fabric-manager-missing" not in names(bare)
+    joined = gpu(pci_id="10de:2330", nvml=seen(fabric_state="completed"))
+    waits = gpu("0000:82:00.0", pci_id="10de:2330", nvml=seen("0000:82:00.0", fabric_state="in-progress"))
+    pid_elsewhere = {"pci": (SWITCH,), "driver": driver(fabric_manager_running=False)}
+    assert "fabric-manager-missing" not in names(machine(joined, **pid_elsewhere))
+    assert "fabric-manager-missing" in names(machine(joined, waits, **pid_elsewhere))
+    old_chipset = function("0000:00:11.0", "10de:0057", 0x068000)
+    assert "fabric-manager-missing" not in names(hgx(False, pci=(old_chipset,)))
 
 
 def test_unchecked_where_nobody_looked() -> None:

@@ -53,6 +53,12 @@ def test_a_log_alone_makes_it_possible() -> None:
     assert only("link-down", alone).confidence == "possible"
 
 
+def test_a_log_alone_does_not_explain_a_missing_card() -> None:
+    alone = machine(gpu(on_pci=None), pci=None, kernel_log=log(f"pcieport {PORT}: pciehp: Slot(5): No link"))
+    assert only("link-down", alone, 2).severity == "warning"
+    assert only("gpu-count-mismatch", alone, 2).severity == "error"
+
+
 def test_an_expected_card_makes_it_an_error_that_explains() -> None:
     report = [(f.name, f.severity) for f in [only("link-down", made(port=DOWN), 2)]]
     assert report == [("link-down", "error")]

@@ -12,6 +12,7 @@ def test_fires_when_fewer_lanes_are_in_use() -> None:
     finding = only("link-width-reduced", machine(gpu(), gpu("0000:82:00.0", link=X4)))
     assert (finding.severity, finding.subject) == ("warning", "0000:82:00.0")
     assert finding.evidence[0].text == "Link width x4, card x16, port x16"
+    assert [len(test.outcomes) for test in finding.next_test] == [2, 2]
 
 
 def test_card_with_eight_lanes_that_trained_four() -> None:

@@ -25,7 +25,7 @@ def second(**known: Any) -> Machine:
 @pytest.mark.parametrize(
     ("known", "severity", "words"),
     [
-        ({**ROWS, "remapped_rows_failed": True, "remapped_rows_pending": True}, "error", "spare rows have run out"),
+        ({**ROWS, "remapped_rows_failed": True, "remapped_rows_pending": True}, "error", "could not replace a bad row"),
         ({**ROWS, "remapped_rows_pending": True}, "warning", "needs a reset"),
         ({"retired_pages_pending": True}, "warning", "needs a reset"),
         ({**ROWS, "remapped_rows_corrected": 1}, "info", "one row"),

@@ -41,6 +41,12 @@ def test_fires_for_a_module_of_another_kernel(line: str) -> None:
     assert names(made) == ["module-load-blocked"]
 
 
+def test_a_symbol_that_is_missing_may_have_another_cause() -> None:
+    line = "nvidia: Unknown symbol backlight_device_register (err -2)"
+    finding = only("module-load-blocked", machine(blind(), driver=WAITS, kernel_log=log(line), nvml=None))
+    assert (finding.confidence, finding.evidence[0].text) == ("likely", line)
+
+
 def test_fires_where_the_module_lies_in_another_kernels_folder() -> None:
     other = no_driver(library_versions=("570.158.01",), module_kernels=("6.8.0-45-generic",))
     made = machine(blind(), blind("0000:82:00.0"), driver=other, nvml=None)

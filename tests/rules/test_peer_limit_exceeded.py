@@ -10,10 +10,20 @@ def cards(count: int, driver: str = "nvidia") -> list[Gpu]:
     return [gpu(f"0000:{bus:02x}:00.0", driver=driver) for bus in range(0x80, 0x80 + count)]
 
 
-def test_fires_when_cuda_says_so() -> None:
-    line = "failed call to cuCtxEnablePeerAccess: CUDA_ERROR_TOO_MANY_PEERS: peer mapping resources exhausted"
-    finding = only("peer-limit-exceeded", machine(*cards(10), tensorflow_log=TensorFlowLog(lines=(line,))))
-    assert (finding.severity, finding.confidence, finding.evidence[0].text) == ("error", "certain", line)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "failed call to cuCtxEnablePeerAccess: CUDA_ERROR_TOO_MANY_PEERS: peer mapping resources exhausted",
+        "unable to create StreamExecutor for CUDA:0: failed call to cuDevicePrimaryCtxRetain: "
+        "CUDA_ERROR_TOO_MANY_PEERS: peer mapping resources exhausted",
+    ],
+)
+def test_fires_when_cuda_says_so_and_is_told_once(line: str) -> None:
+    made = machine(*cards(10), tensorflow_log=TensorFlowLog(lines=(line, line)))
+    finding = only("peer-limit-exceeded", made)
+    assert (finding.severity, finding.confidence) == ("error", "certain")
+    assert [evidence.text for evidence in finding.evidence] == [line]
+    assert names(made, counts={"tensorflow": 7}) == ["peer-limit-exceeded"]
 
 
 def test_fires_as_information_on_ten_cards() -> None:

@@ -8,10 +8,6 @@ SMALL = (
     " with {what}: 5. The minimum required count is 8. You can adjust this requirement with the env var "
     "TF_MIN_GPU_MULTIPROCESSOR_COUNT."
 )
-PEERS = (
-    "unable to create StreamExecutor for CUDA:0: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_TOO_MANY_PEERS: "
-    "peer mapping resources exhausted"
-)
 
 
 def test_fires_as_a_warning_for_a_small_card() -> None:
@@ -28,12 +24,6 @@ def test_it_explains_the_smaller_count() -> None:
     assert only(NAME, made, expect=2, counts={"tensorflow": 1}).severity == "error"
     unexplained = trains(card(), card("6.1", "0000:82:00.0"), tensorflow_log=log("Created device GPU:0"))
     assert names(unexplained, counts={"tensorflow": 1}) == ["gpu-count-mismatch"]
-
-
-def test_too_many_peers() -> None:
-    finding = only(NAME, trains(tensorflow_log=log(PEERS, PEERS)))
-    assert finding.severity == "error"
-    assert [e.text for e in finding.evidence] == [PEERS, "GPUs: 1"]
 
 
 def test_quiet() -> None:

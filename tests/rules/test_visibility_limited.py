@@ -56,9 +56,19 @@ def test_fires_as_a_note_for_a_grant(environment: Environment, source: str) -> N
     assert any(e.text == "/dev/nvidia1" for e in finding.evidence)
 
 
-def test_a_grant_that_does_not_add_up_is_less_sure() -> None:
-    made = one_of_two(around(SLURM_JOB_ID="7", SLURM_GPUS_ON_NODE="2"))
-    assert only(NAME, made).confidence == "likely"
+@pytest.mark.parametrize(
+    "environment",
+    [
+        around(SLURM_JOB_ID="7", SLURM_GPUS_ON_NODE="2"),
+        around("docker", NVIDIA_VISIBLE_DEVICES="0,1"),
+        around("docker", NVIDIA_VISIBLE_DEVICES=",".join(UUIDS)),
+    ],
+)
+def test_a_grant_that_nvml_does_not_fill_is_a_warning(environment: Environment) -> None:
+    finding = only(NAME, one_of_two(environment))
+    assert (finding.severity, finding.confidence) == ("warning", "likely")
+    assert "granted 2 cards" in finding.message
+    assert finding.next_test
 
 
 def test_a_grant_below_what_is_expected_is_an_error() -> None:

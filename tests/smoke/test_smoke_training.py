@@ -136,14 +136,17 @@ def test_uneven_shards_are_weighted_by_the_global_batch():
 def test_gradients_that_are_not_averaged_diverge():
     judgement = judged("not-averaged", Job("cpu", 2, steps=5))
     assert judgement.verdict == "fail"
-    assert names(judgement) == {"gradient-mismatch", "replica-diverged"}
+    assert judgement.numerics.max_param_difference > 100 * TOLERANCE
+    assert judgement.numerics.replica_spread > 100 * TOLERANCE
+    assert names(judgement) == {"allreduce-mismatch"}
 
 
 def test_one_shard_for_all_is_caught_although_the_replicas_agree():
     judgement = judged("same-shard", Job("cpu", 2, steps=5))
     assert judgement.numerics.replica_spread == 0
     assert judgement.numerics.max_param_difference > 100 * TOLERANCE
-    assert (judgement.verdict, names(judgement)) == ("fail", {"gradient-mismatch"})
+    assert (judgement.verdict, names(judgement)) == ("fail", {"shard-mismatch"})
+    assert [finding.subject for finding in judgement.findings] == ["CPU:1"]
 
 
 def test_the_mean_of_means_is_caught_on_uneven_shards():
@@ -334,16 +337,3 @@ def test_busy_cards_are_left_alone(monkeypatch, if_busy):
         assert "gpu-busy" not in [finding.name for finding in report.findings]
 
 
-def test_the_samples_do_not_depend_on_the_split():
-    numpy = pytest.importorskip("numpy")
-    from gpucheck.smoke.worker import Training
-
-    samples = functools.partial(Training.samples, None)
-    whole, labels = samples(7, Shard(0, 30))
-    part, part_labels = samples(7, Shard(11, 8))
-    assert numpy.array_equal(whole[11:19], part)
-    assert numpy.array_equal(labels[11:19], part_labels)
-    assert not numpy.array_equal(whole, samples(8, Shard(0, 30))[0])
-    assert len(set(labels.tolist())) > 5
-    assert abs(float(whole.mean())) < 0.05
-    assert 0.5 < float(whole.std()) < 0.65  # uniform on [-1, 1): 0.577
