@@ -103,6 +103,8 @@ class Comparison:
     replaced: tuple[tuple[Gpu, Gpu], ...] = ()
     """Another GPU is where one was."""
     new: tuple[Gpu, ...] = ()
+    unseen: tuple[Gpu, ...] = ()
+    """As they were: GPUs that are not listed now, where what is not listed may be there all the same."""
 
 
 # --- reading a document -------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def compare(earlier: Earlier, machine: Machine, name: str) -> Comparison:
     lost = tuple(gpu for gpu in gone if gpu not in [old for old, _ in replaced])
     new = tuple(gpu for gpu in come if gpu not in [young for _, young in replaced])
     if not _whole(machine):
-        lost, new = (), ()
+        return Comparison(earlier, machine, pairs, replaced=replaced, unseen=lost)
     return Comparison(earlier, machine, pairs, lost, replaced, new)
 
 
@@ -200,6 +202,20 @@ def unchecked(comparison: Comparison) -> Iterator[Unchecked]:
     """What could not be compared."""
     if comparison.earlier.machine.gpus is None or not _whole(comparison.machine):
         yield Unchecked(name="gpu-lost-since-baseline", missing=("gpus",))
+
+
+def uncompared(comparison: Comparison) -> str | None:
+    """Why cards could not be compared, and which of the baseline's are not listed; None where they were."""
+    if comparison.earlier.machine.gpus is None:
+        return say("Cards were not compared: the baseline has no list of them.")
+    if comparison.machine.gpus is None:
+        return say("Cards were not compared: there is no list of them now.")
+    if _whole(comparison.machine):
+        return None
+    if not comparison.unseen:
+        return say("Cards were not compared for new ones: this list may be an excerpt. All of the baseline are in it.")
+    unseen = ", ".join(f"{gpu.address} {gpu.name or gpu.pci_id or ''}".strip() for gpu in comparison.unseen)
+    return say("Cards were not compared: this list may be an excerpt. Not seen here: {unseen}.", unseen=unseen)
 
 
 def _check_one_machine(earlier: Earlier, machine: Machine, name: str) -> None:

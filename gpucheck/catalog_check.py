@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -40,7 +40,34 @@ def faults(catalog: Catalog) -> list[Fault]:
             found.append((id, error.message))
             continue
         found += [(id, fault) for fault in (*_sources(family), *_cpus(family, catalog))]
+    for id in sorted(catalog.software):
+        found += [(id, fault) for fault in _document(catalog.software[id])]
     return found
+
+
+def _document(document: Mapping[str, Any]) -> Iterator[str]:
+    """A document of ``catalog/software``: its tables name sources that it has, and each of them is named."""
+    sources = document.get("sources", {})
+    used: set[str] = set()
+    for name, table in document.items():
+        for row in table if isinstance(table, list) else [table]:
+            keys = list(_named_in(row)) if name != "sources" else []
+            used.update(keys)
+            if name != "sources" and not keys:
+                yield f"{name}: stated without a source"
+            for key in keys:
+                if key not in sources:
+                    yield f"{name}: source {key!r} is not in [sources]"
+    for key in sorted(set(sources) - used):
+        yield f"source {key!r} is used nowhere"
+
+
+def _named_in(table: Any) -> Iterator[str]:
+    """Keys of the sources of a table and of those in it."""
+    if isinstance(table, Mapping):
+        yield from table.get("src", ())
+        for value in table.values():
+            yield from _named_in(value)
 
 
 def _walk(model: BaseModel, path: str) -> Iterator[tuple[str, BaseModel]]:

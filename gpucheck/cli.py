@@ -135,6 +135,8 @@ def run(arguments: Sequence[str]) -> int:
             return UsageError.exit_code
         context = getattr(error, "ctx", None)
         hint = f"{context.command_path} --help" if context is not None else "gpucheck --help"
+        if "--from" in arguments and "unexpected extra argument" in error.format_message():
+            hint = "repeat --from for each file: --from A --from B"
         return _refuse(UsageError(error.format_message(), hint=hint), arguments)
     except GpucheckError as error:
         return _refuse(error, arguments)

@@ -7,6 +7,7 @@ and a code is never used again for something else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -255,6 +256,12 @@ def finding(
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     """Severity, then triage order (causes before counts), then subject."""
     return tuple(sorted(findings, key=lambda f: (SEVERITY_ORDER[f.severity], CODES[f.name].stage, f.subject, f.code)))
+
+
+def untold(findings: Iterable[Finding], unchecked: Iterable[Unchecked]) -> list[str]:
+    """Names of the rules that lacked facts and found nothing: one that found something has spoken already."""
+    spoken = {finding.name for finding in findings}
+    return [row.name for row in unchecked if row.name not in spoken]
 
 
 class ErrorBody(Document):

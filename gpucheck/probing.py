@@ -11,7 +11,7 @@ from pydantic import Field
 from gpucheck.assemble import assemble, counts
 from gpucheck.catalog import Catalog, load
 from gpucheck.facts import Counts, Expected, Machine, Parts
-from gpucheck.findings import Change, Finding, Printed, Unchecked, in_order
+from gpucheck.findings import Change, Finding, Printed, Unchecked, in_order, untold
 from gpucheck.host import Host, LiveHost
 from gpucheck.text import plural, say, shorten
 
@@ -37,6 +37,8 @@ class Probe(Printed):
     unchecked: tuple[Unchecked, ...]
     changes: tuple[Change, ...] | None = None
     """Against the baseline; None without one."""
+    uncompared: str | None = None
+    """Why the cards of the baseline were not compared; None where they were, and without one."""
 
 
 def read(host: Host, *, timeout: float = NVML_SECONDS, ask_ipmi: bool = False) -> tuple[Parts, ...]:
@@ -177,7 +179,7 @@ def judge(machine: Machine, expected: Expected | None, catalog: Catalog, compari
     counted = counts(machine, expected)
     server = catalog.server(machine.catalog_model) if machine.catalog_model is not None else None
     view = rules.View(counts=counted, expected=expected, server=server, catalog=catalog)
-    changes = None
+    changes, uncompared = None, None
     if comparison is None:
         findings, unchecked = rules.judge(machine, view)
     else:
@@ -188,9 +190,10 @@ def judge(machine: Machine, expected: Expected | None, catalog: Catalog, compari
         changes = baseline.changes(comparison, findings)
         findings = in_order([*findings, *baseline.findings(comparison, findings)])
         unchecked = (*unchecked, *baseline.unchecked(comparison))
+        uncompared = baseline.uncompared(comparison)
     verdict = _verdict(machine, findings)
     return Probe(
-        headline=_headline(machine, counted, findings, verdict),
+        headline=_headline(machine, findings, unchecked, verdict),
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
         counts=counted,
@@ -198,6 +201,7 @@ def judge(machine: Machine, expected: Expected | None, catalog: Catalog, compari
         findings=findings,
         unchecked=unchecked,
         changes=changes,
+        uncompared=uncompared,
     )
 
 
@@ -205,22 +209,71 @@ def _verdict(machine: Machine, findings: Sequence[Finding]) -> ProbeVerdict:
     if any(finding.severity == "error" for finding in findings):
         return "problem"
     hung = machine.nvml is not None and machine.nvml.status == "timed-out"
-    return "unknown" if machine.gpus is None or hung else "ok"
+    # NVML that lists nothing says nothing of a card that its driver does not take.
+    unseen = machine.gpus is None or (not machine.gpus and machine.pci is None)
+    return "unknown" if unseen or hung else "ok"
 
 
-def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], verdict: ProbeVerdict) -> str:
+_TELL_NO_CARD = (
+    (("slots", "cpu_sockets", "system"), "the table of dmidecode or the BMC"),
+    (("psus",), "the power supplies"),
+    (("cpu",), "the processors"),
+    (("kernel_log",), "the kernel log"),
+    (("driver",), "the driver"),
+    (("nvml",), "nvidia-smi's refusal"),
+    (("environment",), "environment variables"),
+    (("software", "tensorflow_log"), "TensorFlow's side"),
+)
+"""Facts of a machine that come without its cards, and what they are for people."""
+_LIST_CARDS = (
+    ("pci", "sudo lspci -nnvvv > lspci.txt"),
+    ("nvml", "nvidia-smi -q > smi.txt"),
+    ("kernel_log", "sudo dmesg > dmesg.txt"),
+)
+"""Facts, and the command whose output brings them."""
+
+
+def _unlooked(machine: Machine, findings: Sequence[Finding]) -> str:
+    """The headline where no list of cards was read: what there is, and what to add to it."""
+    first = next((f.message for f in findings if f.severity == "warning"), "")
+    if not any(gap.fact == "pci" and gap.reason == "not-in-input" for gap in machine.gaps):
+        text = say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", model=model_name(machine))
+        return f"{text} {first}".strip()
+    given = [name for facts, name in _TELL_NO_CARD if any(getattr(machine, fact) is not None for fact in facts)]
+    steps = [step for fact, step in _LIST_CARDS if getattr(machine, fact) is None]
+    template = (
+        "{model}: {first} What was given ({given}) lists no cards. Add {steps}; then gpucheck probe with --from for "
+        "each file."
+        if first
+        else "{model}: what was given ({given}) lists no cards. Add {steps}; then gpucheck probe with --from for each "
+        "file."
+    )
+    fields = {"first": first, "given": ", ".join(given), "steps": "; ".join(steps)}
+    return say(template, model=model_name(machine), **fields)
+
+
+def _headline(
+    machine: Machine, findings: Sequence[Finding], unchecked: Sequence[Unchecked], verdict: ProbeVerdict
+) -> str:
+    from gpucheck.rules import machine_rules
+
     errors = [finding.message for finding in findings if finding.severity == "error"]
     warnings = [finding.message for finding in findings if finding.severity == "warning"]
+    lacking = untold(findings, unchecked)
     fields: dict[str, object] = {
         "model": model_name(machine),
         "first": (errors or warnings or [""])[0],
         "errors": len(errors),
         "warnings": len(warnings),
+        "lacking": len(lacking),
     }
-    if verdict == "unknown" and machine.gpus is not None:
+    if verdict == "unknown" and machine.gpus is None:
+        return _unlooked(machine, findings)
+    if verdict == "unknown" and machine.nvml is not None and machine.nvml.status == "timed-out":
         return say("{model}: NVML did not answer in time, so nobody can say whether its GPUs work.", **fields)
     if verdict == "unknown":
-        return say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", **fields)
+        told = next((f.message for f in findings if f.name == "no-gpu-found"), say("no GPU was found."))
+        return f"{fields['model']}: {told}"
     if machine.gpus is None:
         template = plural(len(errors), "{model}: one problem. {first}", "{model}: {errors} problems. {first}")
         return say(template, **fields)
@@ -243,6 +296,11 @@ def _headline(machine: Machine, counted: Counts, findings: Sequence[Finding], ve
         one, many = (
             "{model}: one GPU ({names}), no error, one warning. {first}",
             "{model}: {count} GPUs ({names}), no error, one warning. {first}",
+        )
+    elif len(lacking) * 2 > len(machine_rules()):
+        one, many = (
+            "{model}: one GPU ({names}), no problem in what was given; {lacking} checks had no facts.",
+            "{model}: {count} GPUs ({names}), no problem in what was given; {lacking} checks had no facts.",
         )
     else:
         one, many = (

@@ -12,14 +12,14 @@ from typing import Any, BinaryIO
 
 from gpucheck import capture
 from gpucheck.errors import InputError
-from gpucheck.facts import Parts
+from gpucheck.facts import Gap, Parts
 from gpucheck.host import Host, LiveHost
 from gpucheck.text import say
 
 FORMS = (
     "a gpucheck capture (JSON), an archive or folder with sys and proc, the text of dmidecode, lspci, nvidia-smi, "
     "lscpu or 'ipmitool fru', a raw SMBIOS table, a kernel log, nvidia-bug-report.log, pip list, printenv, "
-    "TensorFlow's log, Redfish answers (JSON, or a folder of them)"
+    "TensorFlow's log, Redfish answers (JSON, or a folder of them), a folder of such files"
 )
 PROBE_SCHEMA = "gpucheck/probe/1"
 READ_LIMIT = 256 << 20
@@ -132,15 +132,51 @@ def _folder(place: Path) -> Host | tuple[Parts, ...]:
             return capture.parse_json(str(place), _bounded(str(place), file))
     if (place / "sys").is_dir() or (place / "proc").is_dir():
         return LiveHost(place)
-    if resources := _redfish_tree(place):
+    resources = _redfish_tree(place)
+    parts = _dumps_in(place, skip=".json" if resources else None)
+    if resources:
         from gpucheck.readers import bmc
 
-        return (bmc.parse(resources, str(place)),)
+        return (bmc.parse(resources, str(place)), *parts)
+    if parts:
+        return parts
     raise InputError(
-        "no machine in this folder: neither sys, proc, capture.json nor saved Redfish answers are in it",
+        "no machine in this folder: neither sys, proc, capture.json, saved Redfish answers nor a dump are in it",
         input=str(place),
-        hint="give the folder that stands for /, or one dump file",
+        hint="give the folder that stands for /, a folder of dumps of one machine, or one dump file",
     )
+
+
+def _dumps_in(place: Path, skip: str | None) -> tuple[Parts, ...]:
+    """What the files of a folder hold, each recognised by itself; a gap names those that are no dump.
+
+    Args:
+        place: The folder; folders in it are passed over.
+        skip: Ending of the names of files that were read already.
+    """
+    found: list[Parts] = []
+    unknown: list[Gap] = []
+    size = 0
+    for path in sorted(islice(place.iterdir(), TREE_LIMIT)):
+        if not path.is_file() or (skip is not None and path.name.endswith(skip)):
+            continue
+        size += path.stat().st_size
+        if size > READ_LIMIT:
+            raise InputError(f"its files are larger than {READ_LIMIT >> 20} MiB together", input=str(place))
+        try:
+            with path.open("rb") as file:
+                opened = recognise(str(path), _bounded(str(path), file))
+        except (InputError, OSError) as error:
+            reason = error.message.partition(" (")[0] if isinstance(error, InputError) else error.strerror
+            how = say("Left out: {reason}.", reason=reason)
+            unknown.append(Gap(fact=f"input.{path.name}", reason="unreadable", how=how))
+            continue
+        if isinstance(opened, tuple):
+            found += opened
+        else:
+            how = say("Left out: it is a capture. Give it by itself, with --from.")
+            unknown.append(Gap(fact=f"input.{path.name}", reason="unreadable", how=how))
+    return (*found, Parts(origin=str(place), gaps=tuple(unknown))) if found else ()
 
 
 def recognise(name: str, data: bytes) -> Host | tuple[Parts, ...]:

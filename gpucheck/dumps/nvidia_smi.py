@@ -819,7 +819,7 @@ def _gpu(place: int, card: _Card) -> NvmlGpu:
         remapped_rows_failed=_flag(card, "remapped_rows_failed"),
         mig_enabled=_flag(card, "mig_enabled"),
         mig_devices=card.mig_devices if _flag(card, "mig_enabled") else None,
-        fabric_state=_FABRIC_STATES.get((card.text("fabric_state") or "").lower()),
+        fabric_state=_fabric_state(card),
         persistence=_flag(card, "persistence"),
         pcie_replays=_number(card, "pcie_replays"),
         processes=card.processes,
@@ -846,6 +846,13 @@ def _bytes(text: str | None) -> int | None:
 
 def _flag(card: _Card, fact: str) -> bool | None:
     return _FLAGS.get((card.text(fact) or "").lower())
+
+
+def _fabric_state(card: _Card) -> Literal["not-started", "in-progress", "completed"] | None:
+    """None also where it ended with an error: the fabric manager did not answer, or refused."""
+    status = next((card.values[name] for name in ("fabric/status", "fabric.status") if name in card.values), "Success")
+    state = _FABRIC_STATES.get((card.text("fabric_state") or "").lower())
+    return None if state == "completed" and status.lower() != "success" else state
 
 
 def _clock_reasons(text: str | None) -> tuple[str, ...] | None:

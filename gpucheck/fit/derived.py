@@ -44,6 +44,8 @@ _LABEL_WIDTH = re.compile(r"(?<![a-z0-9])x(\d{1,2})(?:\s*\(in\s*x(\d{1,2})\))?",
 _LABEL_GENERATION = re.compile(r"pci-?e(?:xpress)?\s*([1-6])\.0", re.IGNORECASE)
 _LABEL_CPU = re.compile(r"cpu[ _-]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)\D*$")
+_PORTABLE = frozenset({"portable", "laptop", "notebook", "sub notebook", "hand held", "tablet", "convertible"})
+"""Types of chassis (SMBIOS type 3); such machines often carry a desktop board's list of slots."""
 _VIRTUAL = re.compile(
     r"\b(?:QEMU|KVM|VMware|VirtualBox|Virtual Machine|Standard PC|HVM domU|Compute Engine|Amazon EC2)\b"
 )
@@ -57,13 +59,17 @@ def derive(machine: Machine, origin: str) -> Server:
         origin: Where it was read, for the list of sources.
 
     Raises:
-        InputError: it is a virtual machine, or neither its firmware nor PCI shows a slot.
+        InputError: it is a virtual machine or a portable computer, or neither its firmware nor PCI shows a slot.
     """
     if _is_virtual(machine):
         raise InputError(
             say("its model is not in the catalog, and a virtual machine does not show the slots of its host"),
             input=origin,
             hint="run gpucheck on the host, or name the model with --model",
+        )
+    if machine.system is not None and (machine.system.chassis or "").casefold() in _PORTABLE:
+        raise InputError(
+            say("its model is not in the catalog, and a portable computer has no slots for cards"), input=origin
         )
     tree = topology.tree(machine.pci or ())
     sockets = tuple(sorted(machine.cpu_sockets or (), key=lambda socket: socket.populated is False))

@@ -186,9 +186,8 @@ def _means(case: Case, gpus: Sequence[_Gpu], used: set[str], access: Sequence[Pe
         yield Condition(text=text, sources=told or (_OURS,))
     if answers != {"yes"} and document:
         yield _ruled(document, "fallback")
-    if "SYS" in used:
-        text = say("Every step of a data-parallel training waits for the slowest pair: here those across the CPUs.")
-        yield Condition(text=text, sources=(_OURS,))
+    if "SYS" in used and document:
+        yield _ruled(document, "slowest_pair")
     if len({gpu.card.id for gpu in gpus}) > 1:
         text = say("Every step of a data-parallel training waits for the slowest card: give it a smaller share.")
         yield Condition(text=text, sources=(_OURS,))

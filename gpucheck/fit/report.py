@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpucheck.findings import Check, Citation, Document, Printed
+from gpucheck.text import say
 
 AdviceVerdict = Literal["fits", "fits-with-changes", "does-not-fit", "unknown"]
 
@@ -67,6 +68,22 @@ class RoomLeft(Document):
     """The most with no fail; with the verdict *unknown* that many have a slot, and more is not known."""
     nothing_moved: int
     """The most if whatever stands in the other slots stays where it is."""
+
+    @property
+    def in_words(self) -> str:
+        """A sentence for people; where one more is *unknown*, it tells no more than how many have a slot."""
+        moved, unknown = self.nothing_moved < self.more, self.verdict == "unknown"
+        return say(_ROOM_WORDS[unknown, moved], more=self.more, card=self.name, kept=self.nothing_moved)
+
+
+_ROOM_WORDS = {
+    (False, False): "{more} more {card}",
+    (False, True): "{more} more {card}, {kept} of them if nothing is moved",
+    (True, False): "{more} more {card} have a slot; whether they work in it is not known",
+    (True, True): "{more} more {card} have a slot, {kept} of them if nothing is moved; whether they work in it is not "
+    "known",
+}
+"""By whether it is known, and whether something would have to move."""
 
 
 class Capacity(Document):

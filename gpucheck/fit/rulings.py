@@ -33,12 +33,14 @@ _QUESTIONS = (
     use,
 )
 
-
-_FAILING = (software, needs, support, cooling, processors, power_plugs, watts, firmware)
-"""Those that can fail although every card has a slot, the quick ones first."""
-
 _LOWERING = (options, sockets, slots)
-"""Those that then ask for a change or say that something is not known, and never fail. The rest decides nothing."""
+"""Those that, once every card has a slot, ask for a change or say that something is not known, and never fail."""
+
+_TELLING = (topology, memory, use)
+"""Those that decide nothing."""
+
+_FAILING = tuple(question for question in reversed(_QUESTIONS) if question not in (*_LOWERING, *_TELLING))
+"""Those that may fail, the quick ones first: who wants the verdict alone stops there."""
 
 
 def rulings(case: Case) -> Iterator[Ruling]:

@@ -93,8 +93,14 @@ def _reasons(case: Case) -> Iterator[Ruling]:
 
 
 def _refused(case: Case, topic: Topic, remarks: Sequence[Remark]) -> Ruling:
-    sources = case.cite(key for remark in remarks for key in remark.src)
-    return Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", " ".join(merged(remarks)), sources))
+    text = " ".join(merged(remarks))
+    return Ruling(check_of(_ESSENTIAL_WORDS[topic], "fail", text, _rests_on(case, remarks)))
+
+
+def _rests_on(case: Case, remarks: Sequence[Remark]) -> tuple[Citation, ...]:
+    """Sources of what remarks say of slots and of cards."""
+    of_slots = case.cite(key for remark in remarks for key in remark.src)
+    return (*of_slots, *(source for remark in remarks for source in remark.of_card))
 
 
 def _natural(slot: str) -> str:
@@ -163,7 +169,8 @@ def _lanes_lost(case: Case) -> Iterator[Ruling]:
                 slot=place.row.id,
                 lanes=place.row.lanes,
             )
-            yield Ruling(check_of("lanes", "pass", text, case.cite(place.row.src)))
+            of_card = citations(place.wanted.card, bus.src)
+            yield Ruling(check_of("lanes", "pass", text, case.cite(place.row.src), of_card))
 
 
 def _unknown_remarks(case: Case) -> Iterator[Ruling]:
@@ -180,10 +187,11 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
         known, because = _told(case, wanted, topic, rows)
         if known:
             said = say(because, what=text)
-            yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", said, known), essential=True)
+            sources = _rests_on(case, remarks)
+            yield Ruling(check_of(_ESSENTIAL_WORDS[topic], "pass", said, known, sources), essential=True)
         else:
             yield Ruling(
-                check_of(_ESSENTIAL_WORDS[topic], "unknown", text, case.cite(key for r in remarks for key in r.src)),
+                check_of(_ESSENTIAL_WORDS[topic], "unknown", text, _rests_on(case, remarks)),
                 essential=True,
                 conditions=(Condition(text=_WHAT_MUST_HOLD[topic]),),
                 questions=(_measure(topic, wanted, listed(dict.fromkeys(row.id for row in rows))),),

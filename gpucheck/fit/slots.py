@@ -12,8 +12,8 @@ from functools import cached_property
 from operator import add
 from typing import Literal
 
-from gpucheck.entries import GpuLimit, Server, Size, SlotRow
-from gpucheck.findings import Outcome
+from gpucheck.entries import GpuLimit, Server, Size, SlotRow, Sourced, citations
+from gpucheck.findings import Citation, Outcome
 from gpucheck.fit.request import ROUNDING_MM, Order, Wanted
 from gpucheck.text import say
 
@@ -39,6 +39,7 @@ class Remark:
     topic: Topic
     outcome: Outcome
     template: str
+    wanted: Wanted
     slot: str
     src: tuple[str, ...] = ()
     """Keys of the server's sources."""
@@ -48,6 +49,15 @@ class Remark:
     def message(self) -> str:
         """The sentence for this slot."""
         return say(self.template, slot=self.slot, **dict(self.fields))
+
+    @property
+    def of_card(self) -> tuple[Citation, ...]:
+        """Sources of what it says of the card."""
+        wanted = self.wanted
+        table: Sourced | None = {"connector": wanted.bus, "slot-watts": wanted.power}.get(self.topic)
+        if self.topic in ("width", "height", "length"):
+            table = wanted.size
+        return citations(wanted.card, table.src) if table is not None else ()
 
 
 def merged(remarks: Iterable[Remark]) -> tuple[str, ...]:
@@ -183,7 +193,7 @@ def _as_it_stands(order: Order, row: SlotRow) -> Seat:
 
 def _remarks(wanted: Wanted, row: SlotRow, build: Build, named: Named | None) -> Iterator[Remark]:
     def remark(topic: Topic, outcome: Outcome, template: str, src: tuple[str, ...] = (), **fields: object) -> Remark:
-        return Remark(topic, outcome, template, row.id, src, tuple(fields.items()))
+        return Remark(topic, outcome, template, wanted, row.id, src, tuple(fields.items()))
 
     if wanted.card.form != "pcie":
         template = "The {card} is a module for a board of its own kind; it goes into no PCIe slot."

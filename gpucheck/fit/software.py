@@ -54,7 +54,7 @@ def _shared(cards: Sequence[Card], documents: Mapping[str, Raw], *, infer: bool)
         return Shared(SoftwareStack(why_none=why, sources=_all_sources(found)), tuple(found))
     driver = _driver(ours, documents.get("nvidia-driver", {}), infer=infer)
     wheel = _newest(ours, driver, tensorflow)
-    found += driver.rulings(wheel)
+    found += driver.rulings(wheel, cited("tensorflow", tensorflow, wheel["src"]) if wheel is not None else ())
     if driver.why is None:
         found += _wheel_rulings(ours, wheel, tensorflow, infer=infer)
     why = driver.why or (_no_wheel(ours, tensorflow) if wheel is None and tensorflow else None)
@@ -110,8 +110,8 @@ class _Drivers:
         asked = [self.first, None if wheel is None else _branch(wheel["min_driver"])]
         return max((branch for branch in asked if branch is not None), default=None)
 
-    def rulings(self, wheel: Raw | None) -> Iterator[Ruling]:
-        """What is checked about the driver."""
+    def rulings(self, wheel: Raw | None, of_wheel: tuple[Citation, ...]) -> Iterator[Ruling]:
+        """What is checked about the driver; ``of_wheel`` are the sources of what the wheel wants."""
         yield from self.ended
         if self.why is not None:
             if not self.infer:
@@ -130,7 +130,7 @@ class _Drivers:
             return
         template = _RANGES[first is not None and first != self.last, self.last is not None]
         text = say(template, cards=self.names, first=first, last=self.last, flavour=_FLAVOURS[self.flavour])
-        yield Ruling(check_of("software", "pass", text, self.sources))
+        yield Ruling(check_of("software", "pass", text, self.sources, of_wheel))
 
 
 _RANGES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.entries import GpuLimit, GpuNeed
+from gpucheck.entries import GpuLimit, GpuNeed, citations
 from gpucheck.findings import Citation, Outcome
 from gpucheck.fit.case import Case, Ruling, binds, check_of, needs_that_apply
 from gpucheck.fit.report import Condition, Item
@@ -63,11 +63,12 @@ def _report(case: Case, order: Order, works: bool, note: str | None, count: int,
     return Ruling(check_of("reports", "pass" if works else "unknown", text, sources), conditions=held)
 
 
-def _statement(case: Case, text: str, src: tuple[str, ...]) -> Ruling:
+def _statement(case: Case, text: str, src: tuple[str, ...], of_card: tuple[Citation, ...] = ()) -> Ruling:
     sources = case.cite(src)
     if binds(sources):
-        return Ruling(check_of("support", "fail", text, sources))
-    return Ruling(check_of("support", "unknown", text, sources), conditions=(Condition(text=text, sources=sources),))
+        return Ruling(check_of("support", "fail", text, sources, of_card))
+    held = (Condition(text=text, sources=sources),)
+    return Ruling(check_of("support", "unknown", text, sources, of_card), conditions=held)
 
 
 def _limit(case: Case, meant: Sequence[Order], limit: GpuLimit) -> Iterator[Ruling]:
@@ -93,7 +94,7 @@ def _limit(case: Case, meant: Sequence[Order], limit: GpuLimit) -> Iterator[Ruli
             card=hungry[0].name,
             watts=hungry[0].power.watts,
         )
-        yield _statement(case, text, limit.src)
+        yield _statement(case, text, limit.src, citations(hungry[0].card, hungry[0].power.src))
     else:
         template = plural(
             limit.max, "Within the vendor's limit of one such card.", "Within the vendor's limit of {most} such cards."

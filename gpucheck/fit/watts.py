@@ -414,8 +414,9 @@ def _power_conditions(case: Case, load: Bounds, chosen: PsuPlan, each: int) -> t
 def _ask_load(case: Case, load: Bounds, usable: float) -> Question:
     """What would close the bounds: the CPUs' watts, or those of the machine without the new cards."""
     base = case.server.power.base
-    cards = sum(o.wanted.power.watts * o.count for o in case.request.orders if o.wanted.power is not None)
-    if case.request.cpu_watts is None and base is not None:
+    strangers = [one.watts for one in case.request.strangers]
+    cards = _watts_of(case.request.orders) + sum(watts or 0 for watts in strangers)
+    if case.request.cpu_watts is None and base is not None and None not in strangers:
         each = int(usable - cards - base.high_watts) // case.build.cpus
         if each >= LEAST_CPU_WATTS:
             return Question(
@@ -429,12 +430,16 @@ def _ask_load(case: Case, load: Bounds, usable: float) -> Question:
     return Question(
         ask=say(
             "Does the machine draw at most {watts} W under load without the cards asked for?",
-            watts=round(usable) - cards,
+            watts=round(usable) - _watts_of(case.request.new),
         ),
         how="Read it from the BMC (its page on power) or from a meter at the wall, with all CPUs at work.",
         if_yes="The power supplies carry it all.",
         if_no="The power supplies are too small.",
     )
+
+
+def _watts_of(orders: Sequence[Order]) -> int:
+    return sum(order.wanted.power.watts * order.count for order in orders if order.wanted.power is not None)
 
 
 LEAST_CPU_WATTS = 20

@@ -377,10 +377,12 @@ class Answered:
 
     @property
     def fabric_state(self) -> Literal["not-supported", "not-started", "in-progress", "completed"] | None:
-        state = self.integer("nvmlDeviceGetGpuFabricInfoV", "state")
-        if state is None:
-            state = self.integer("nvmlDeviceGetGpuFabricInfo", "state")
-        return None if state is None else _FABRIC_STATES.get(state)
+        """None also where it ended with an error: the fabric manager did not answer, or refused."""
+        for call in ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"):
+            if (state := self.integer(call, "state")) is not None:
+                failed = _FABRIC_STATES.get(state) == "completed" and self.integer(call, "status") not in (0, None)
+                return None if failed else _FABRIC_STATES.get(state)
+        return None
 
     @property
     def mig_devices(self) -> int | None:

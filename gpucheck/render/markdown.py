@@ -52,18 +52,19 @@ def probe(report: Probe) -> str:
         lines += _table(header, rows)
     lines += [line for finding in report.findings for line in _finding(finding)]
     if report.changes is not None:
-        lines += [say("Since the baseline:"), "", *_changes(report.changes)]
+        lines += [say("Since the baseline:"), "", *_changes(report.changes, report.uncompared)]
     if gaps := grouped(machine.gaps):
         lines += [say("Not read:"), ""]
         lines += [f"- {_plain(facts)} ({gap.reason}): {_plain(gap.how)}" for facts, gap in gaps]
     return "\n".join(lines).rstrip()
 
 
-def _changes(changes: Sequence[Change]) -> list[str]:
+def _changes(changes: Sequence[Change], uncompared: str | None) -> list[str]:
+    note = [_plain(uncompared), ""] if uncompared is not None else []
     if not changes:
-        return [say("Nothing that matters has changed."), ""]
+        return note or [say("Nothing that matters has changed."), ""]
     rows = [(change.what, change.subject, change.before or "-", change.after or "-") for change in changes]
-    return _table(("what", "of", "then", "now"), rows)
+    return [*note, *_table(("what", "of", "then", "now"), rows)]
 
 
 def _finding(finding: Finding) -> list[str]:
@@ -93,9 +94,19 @@ def advice(report: Advice) -> str:
     if report.claim is not None:
         lines += [_plain(report.claim.text), ""]
     if report.placement:
-        rows = [(p.slot, p.name, p.riser or "-", p.socket, f"x{p.lanes}" if p.lanes else "?") for p in report.placement]
+        rows = [
+            (
+                place.slot,
+                say("{card} (in it)", card=place.name) if place.fitted else place.name,
+                place.riser or "-",
+                place.socket,
+                f"x{place.lanes}" if place.lanes else "?",
+            )
+            for place in report.placement
+        ]
         lines += _table(("slot", "card", "riser", "CPU", "lanes"), rows)
     for title, items in (
+        (say("Room for more"), [left.in_words for left in report.room]),
         (say("Checks"), [f"{c.outcome}: {c.topic}: {c.message}" for c in report.checks]),
         (
             say("To order"),

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpucheck.findings import untold
 from gpucheck.power import REDUNDANCIES, usable_watts
 from gpucheck.render.gaps import grouped
 from gpucheck.text import say, shorten
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gpucheck.explain import Explanation
     from gpucheck.facts import Gpu, Link, Machine, Slot
     from gpucheck.findings import Citation, Finding
-    from gpucheck.fit.report import Advice, PowerSum, Price, RoomLeft
+    from gpucheck.fit.report import Advice, PowerSum, Price
     from gpucheck.probing import Probe
     from gpucheck.smoke.report import SmokeReport
 
@@ -40,6 +41,7 @@ _UNKNOWN = "?"
 
 
 _TRAILING = re.compile(r" +(?=\n)")
+_FEW_NAMES = 8
 _FULL_WIDTH = 60
 """Columns from which an address is kept on one line."""
 
@@ -129,18 +131,20 @@ def probe(report: Probe) -> None:
         _finding(out, finding)
     _changes(out, report)
     _machine(out, report.machine)
-    # A rule that found something and lacked facts for the rest has spoken already.
-    spoken = {finding.name for finding in report.findings}
-    unchecked = [row.name for row in report.unchecked if row.name not in spoken]
-    if unchecked:
-        names = ", ".join(unchecked)
-        _heading(out, say("Not checked, for lack of facts"))
-        out.print(_in(Text(names), 2))
+    _unchecked(out, untold(report.findings, report.unchecked))
     gaps = grouped(report.machine.gaps)
     if gaps:
         _heading(out, say("Not read"))
         for facts, gap in gaps:
             out.print(_in(_hanging("-", f"{facts} ({gap.reason}): {gap.how}"), 2))
+
+
+def _unchecked(out: Console, names: Sequence[str]) -> None:
+    """A few by name; of many only how many."""
+    if names:
+        _heading(out, say("Not checked, for lack of facts"))
+        many = say("{count} checks lacked facts; --json lists them.", count=len(names))
+        out.print(_in(Text(", ".join(names) if len(names) <= _FEW_NAMES else many), 2))
 
 
 def _counts(out: Console, report: Probe) -> None:
@@ -159,8 +163,11 @@ def _changes(out: Console, report: Probe) -> None:
     if report.changes is None:
         return
     _heading(out, say("Since the baseline"))
+    if report.uncompared is not None:
+        out.print(_in(Text(report.uncompared), 2))
     if not report.changes:
-        out.print(_in(Text(say("Nothing that matters has changed.")), 2))
+        if report.uncompared is None:
+            out.print(_in(Text(say("Nothing that matters has changed.")), 2))
         return
     table = _table("what", "of", "then", "now")
     for change in report.changes:
@@ -338,7 +345,7 @@ def advice(report: Advice) -> None:
     if report.room:
         _heading(out, say("Room for more"))
         for left in report.room:
-            out.print(_in(_hanging(f"{left.more:>2}", _room(left)), 2))
+            out.print(_in(_hanging("-", left.in_words), 2))
     if report.capacity:
         _heading(out, say("Room by class of card (slots alone)"))
         for row in report.capacity:
@@ -377,20 +384,6 @@ def _known_builds(out: Console, report: Advice) -> None:
         if build.note is not None:
             text = say("{build}. {note}", build=text, note=build.note)
         out.print(_in(_hanging(f"{label:<6}", f"{text} {_confidence(build.sources)}".strip()), 2))
-
-
-def _room(left: RoomLeft) -> str:
-    """How many more of a card; where that is not known, how many have a slot."""
-    moved = left.nothing_moved < left.more
-    if left.verdict == "unknown":
-        template = (
-            "more {card} have a slot, {kept} of them if nothing is moved; whether they work in it is not known"
-            if moved
-            else "more {card} have a slot; whether they work in it is not known"
-        )
-    else:
-        template = "more {card}, {kept} of them if nothing is moved" if moved else "more {card}"
-    return say(template, card=left.name, kept=left.nothing_moved)
 
 
 def _bibliography(out: Console, report: Advice) -> None:

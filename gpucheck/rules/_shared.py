@@ -26,6 +26,14 @@ _LOG_SOURCES = {
 }
 
 
+LOOK_FURTHER = (
+    say("See whether the card is on PCI, and which driver holds it: lspci -nnk -d 10de:"),
+    say("Read what the driver says of it: sudo dmesg | grep -i nvrm"),
+    say("Give both to gpucheck (gpucheck probe --from FILE --from FILE), or run gpucheck probe on the machine."),
+)
+"""Steps where only NVIDIA's own tools were asked."""
+
+
 def nvidia_on_pci(machine: Machine) -> list[Gpu]:
     """NVIDIA GPUs that PCI shows; empty also where GPUs were not looked for."""
     return [gpu for gpu in machine.gpus or () if gpu.vendor == "nvidia" and gpu.on_pci]

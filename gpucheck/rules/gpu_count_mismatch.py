@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator
 from gpucheck.facts import Gpu, Machine
 from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, Severity, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import cards_of, driver_evidence, labels, nvidia_on_pci, subject
+from gpucheck.rules._shared import LOOK_FURTHER, cards_of, driver_evidence, labels, nvidia_on_pci, subject
 from gpucheck.text import plural, say
 
 NEEDS: tuple[str, ...] = ("gpus",)
@@ -107,7 +107,11 @@ def raise_explaining(machine: Machine, view: View, found: Iterable[Finding]) -> 
         return found
     note = Evidence(
         source=expected.origin,
-        text=say("{expected} GPUs expected, {usable} usable", expected=expected.n, usable=usable),
+        text=say(
+            plural(expected.n, "One GPU expected, {usable} usable", "{expected} GPUs expected, {usable} usable"),
+            expected=expected.n,
+            usable=usable,
+        ),
     )
     missing_from_pci = len(machine.gpus) < expected.n
     return [
@@ -186,22 +190,35 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
     missing = expected.n - len(gpus) - len(fallen) - len(lost)
     if missing <= 0:
         return
+    fields = {"expected": expected.n, "seen": len(gpus), "missing": missing}
+    if machine.pci is None:
+        yield _too_few_in_nvml(machine, view, fields)
+        return
+    if not machine.pci_complete:
+        message = plural(
+            missing,
+            "GPUs expected: {expected}, in the list: {seen}. The list may be an excerpt; if it is whole, one is "
+            "missing without a trace.",
+            "GPUs expected: {expected}, in the list: {seen}. The list may be an excerpt; if it is whole, {missing} are "
+            "missing without a trace.",
+        )
+    elif expected.n == 1:
+        message = "One GPU is expected and none can be seen: it is missing without a trace."
+    else:
+        message = plural(
+            missing,
+            "{expected} GPUs are expected and {seen} can be seen: one is missing without a trace.",
+            "{expected} GPUs are expected and {seen} can be seen: {missing} are missing without a trace.",
+        )
     yield finding(
         "gpu-count-mismatch",
         "error",
         "machine",
-        say(
-            plural(
-                missing,
-                "{expected} GPUs are expected and {seen} can be seen: one is missing without a trace.",
-                "{expected} GPUs are expected and {seen} can be seen: {missing} are missing without a trace.",
-            ),
-            expected=expected.n,
-            seen=len(gpus),
-            missing=missing,
-        ),
+        say(message, **fields),
         evidence=tuple(_levels(view)),
+        confidence="certain" if machine.pci_complete else "possible",
         remedy=(
+            *(() if machine.pci_complete else (say("Give the whole list: lspci -nnk > lspci.txt"),)),
             say("Check that every power lead of the missing cards is plugged in, with the right kind of plug."),
             say("Check that the slots belong to a populated CPU socket and that the risers are fitted."),
             say("Seat the cards again."),
@@ -216,6 +233,26 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
                 ),
             ),
         ),
+    )
+
+
+def _too_few_in_nvml(machine: Machine, view: View, fields: dict[str, object]) -> Finding:
+    """Only NVIDIA's tools were asked: a card that they do not list may be on PCI all the same."""
+    nvml = machine.nvml
+    who = nvml.call if nvml is not None and nvml.call is not None else "NVML"
+    told = (Evidence(source=who, text=nvml.message),) if nvml is not None and nvml.message is not None else ()
+    message = plural(
+        view.expected.n if view.expected is not None else 0,
+        "One GPU is expected and {who} lists none that it can use; whether it is on PCI was not given.",
+        "{expected} GPUs are expected and {who} lists {seen}; whether the others are on PCI was not given.",
+    )
+    return finding(
+        "gpu-count-mismatch",
+        "error",
+        "machine",
+        say(message, who=who, **fields),
+        evidence=(*told, *_levels(view)),
+        remedy=LOOK_FURTHER,
     )
 
 

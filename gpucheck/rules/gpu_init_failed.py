@@ -82,7 +82,7 @@ def _found(machine: Machine, address: str, gpu: Gpu | None, number: int) -> Find
     log = machine.kernel_log
     lines = log.lines if log is not None else ()
     kind, step = _step(lines, address, number)
-    card = label(gpu) if gpu is not None else say("The GPU at {address}", address=address)
+    card = label(gpu) if gpu is not None else say("GPU at {address}", address=address)
     works = gpu is not None and gpu.nvml is not None and not gpu.nvml.errors
     twin = gpu is not None and has_healthy_twin(machine, gpu)
     message, confidence = _message(kind, card, works)

@@ -6,8 +6,8 @@ do: some lanes have no contact.
 
 How we know
 The width in use is below the smaller of what the card and the port above it advertise. Where the
-port was not read, what NVML calls the maximum of card and system stands in, or the lanes of the
-slot in the catalog. Without any of these nothing is claimed.
+port was not read, the lanes of the slot in the catalog stand in. Without either nothing is claimed:
+the maximum that nvidia-smi shows is often the card's own and says nothing of the slot.
 
 Why it matters
 Half of the lanes is half of the rate between host and card. It is often the first sign of a bad
@@ -50,7 +50,7 @@ def lacks(machine: Machine) -> Iterator[str]:
         end = end_of(machine, gpu)
         if lanes(end.card.width) is None or lanes(end.card.max_width) is None:
             yield f"gpus.{gpu.address}.link"
-        elif is_virtual(machine) or (_port_lanes(end, gpu) is None and _short_of_own(end)):
+        elif is_virtual(machine) or (_port_lanes(end) is None and _short_of_own(end)):
             yield f"gpus.{gpu.address}.port_link"
 
 
@@ -58,13 +58,9 @@ def _short_of_own(end: End) -> bool:
     return (lanes(end.card.width) or 0) < (lanes(end.card.max_width) or 0)
 
 
-def _port_lanes(end: End, gpu: Gpu) -> int | None:
-    """Lanes of the port; of NVML's maximum for card and system where the port was not read."""
-    if end.port is not None and (width := lanes(end.port.max_width)) is not None:
-        return width
-    if gpu.nvml is not None and end.address == gpu.address:
-        return lanes(gpu.nvml.link.max_width)
-    return None
+def _port_lanes(end: End) -> int | None:
+    """Lanes of the port; None where it was not read."""
+    return lanes(end.port.max_width) if end.port is not None else None
 
 
 def _slot_lanes(view: View, gpu: Gpu) -> int | None:
@@ -82,7 +78,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     for gpu in machine.gpus or ():
         end = end_of(machine, gpu)
         width, card = lanes(end.card.width), lanes(end.card.max_width)
-        port = _port_lanes(end, gpu) or _slot_lanes(view, gpu)
+        port = _port_lanes(end) or _slot_lanes(view, gpu)
         if not gpu.on_pci or gpu.config_dead or end.address in seen:
             continue
         seen.add(end.address)

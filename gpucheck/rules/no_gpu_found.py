@@ -1,11 +1,13 @@
 """No GPU on any level that could be looked at.
 
 What it means
-The PCI bus was looked through and holds no GPU, and NVML shows none either.
+The PCI bus was looked through and holds no GPU, and NVML shows none either. Or PCI was not looked at, and
+NVML (nvidia-smi) ran and lists none: then the verdict is unknown.
 
 How we know
 No function on PCI is a display controller or accelerator of a card; what the board's management
 chip, the hypervisor or the processor itself brings does not count, and is listed with the reason.
+nvidia-smi's "No devices were found" alone does not say whether a card is on PCI.
 
 Why it matters
 A host without a card is no fault. If a card is in it, it is not even on the bus, and no driver can
@@ -31,10 +33,16 @@ from gpucheck.displays import known_as, why_not_counted
 from gpucheck.facts import Machine
 from gpucheck.findings import Evidence, Finding, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import pci_source
+from gpucheck.rules._shared import LOOK_FURTHER, pci_source
 from gpucheck.text import say
 
-NEEDS: tuple[str, ...] = ("gpus", "pci")
+NEEDS: tuple[str, ...] = ("gpus",)
+
+
+def lacks(machine: Machine) -> Iterator[str]:
+    """Whether a card is on PCI."""
+    if machine.pci is None:
+        yield "pci"
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
@@ -42,7 +50,11 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     counts = view.counts
     if machine.gpus or counts.nvml or counts.tensorflow:
         return
-    functions = machine.pci or ()
+    if machine.pci is None:
+        if not any(f.severity == "error" for f in view.found):
+            yield _none_in_nvml(machine)
+        return
+    functions = machine.pci
     displays = [(f, why) for f in functions if (why := why_not_counted(f, functions)) is not None]
     if displays:
         message = say(
@@ -63,4 +75,19 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 "populated CPU socket."
             ),
         ),
+    )
+
+
+def _none_in_nvml(machine: Machine) -> Finding:
+    """NVML started, so its module is loaded, and drives no card; PCI was not looked at."""
+    nvml = machine.nvml
+    who = nvml.call if nvml is not None and nvml.call is not None else "NVML"
+    told = (Evidence(source=who, text=nvml.message),) if nvml is not None and nvml.message is not None else ()
+    return finding(
+        "no-gpu-found",
+        "info",
+        "machine",
+        say("{who} ran and found no card that it can use; whether a card is on PCI was not given.", who=who),
+        evidence=told,
+        remedy=LOOK_FURTHER,
     )

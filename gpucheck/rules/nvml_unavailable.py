@@ -34,7 +34,14 @@ from gpucheck.facts import NVIDIA_SMI, Machine, Nvml
 from gpucheck.findings import Finding, NextTest, Reading, finding
 from gpucheck.rules import View
 from gpucheck.rules._nvml import GPU_IS_LOST, nvml_evidence, nvml_reason
-from gpucheck.rules._shared import BELOW_THE_DRIVER, DRIVER_REFUSES, explained, module_evidence, nvidia_on_pci
+from gpucheck.rules._shared import (
+    BELOW_THE_DRIVER,
+    DRIVER_REFUSES,
+    LOOK_FURTHER,
+    explained,
+    module_evidence,
+    nvidia_on_pci,
+)
 from gpucheck.rules.no_driver_bound import module_loaded
 from gpucheck.rules.visibility_limited import container_lost_devices
 from gpucheck.text import say
@@ -105,11 +112,7 @@ def _alone(view: View, nvml: Nvml) -> Iterator[Finding]:
         "machine",
         say("nvidia-smi does not reach NVIDIA's driver; whether a card is there, and what holds it, was not given."),
         evidence=nvml_evidence(nvml),
-        remedy=(
-            say("See whether a card is on PCI, and which driver holds it: lspci -nnk -d 10de:"),
-            say("Read what the driver says: sudo dmesg | grep -i -e nvrm -e nvidia -e nouveau"),
-            say("Give both to gpucheck, or run gpucheck probe on the machine."),
-        ),
+        remedy=LOOK_FURTHER,
         next_test=(
             NextTest(
                 do=say("Look at what lspci -nnk -d 10de: prints."),

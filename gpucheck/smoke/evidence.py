@@ -200,7 +200,7 @@ def _weigh(
         max_param_difference=result.get("max_param_difference"),
         max_output_difference=result.get("max_output_difference"),
         replica_spread=result["replica_spread"],
-        start_spread=result.get("start_spread"),
+        start_spread=result["start_spread"],
         tolerance=TOLERANCE,
         max_param_change=result.get("max_param_change"),
         max_output=result.get("max_output"),
@@ -354,9 +354,10 @@ def _doubts(plan: Train, device: str, replica: Mapping[str, Any], nvml: NvmlEvid
         found.append((say("training"), say("{n} of {steps} steps ran on it", n=steps, steps=plan.job.steps)))
     if not samples:
         found.append((say("training"), say("it got no samples")))
-    for what in ("variables_on", "inputs_on"):
-        if replica.get(what, device) != device:
-            found.append((what, say("{other} instead of {device}", other=replica[what], device=device)))
+    # Central variables have a home of their own; everything else belongs on the device.
+    for what, home in (("variables_on", replica.get("home", device)), ("inputs_on", device)):
+        if replica.get(what, home) != home:
+            found.append((what, say("{other} instead of {device}", other=replica[what], device=home)))
     if strays := {other: count for other, count in (replica.get("computed_on") or {}).items() if other != device}:
         found.append((say("placement"), ", ".join(f"{other}: {count}" for other, count in strays.items())))
     if nvml is not None:

@@ -71,7 +71,11 @@ class Job:
         """The shard of each replica, in order."""
         if self.shards is not None:
             return self.shards
-        return split(self.global_batch or PER_REPLICA * replicas, replicas)
+        return split(self.samples(replicas), replicas)
+
+    def samples(self, replicas: int) -> int:
+        """Samples of a step where no shards are prescribed."""
+        return self.global_batch or PER_REPLICA * replicas
 
 
 def split(global_batch: int, replicas: int) -> tuple[Shard, ...]:
@@ -84,6 +88,19 @@ def split(global_batch: int, replicas: int) -> tuple[Shard, ...]:
     least, more = divmod(global_batch, replicas)
     counts = [least + (index < more) for index in range(replicas)]
     return _in_a_row(counts)
+
+
+def mesh(strategy: Strategy, devices: int) -> tuple[int, int]:
+    """Rows and columns of devices: a row shares a shard of the batch, a column a slice of the layers.
+
+    ValueError where ``hybrid`` cannot have at least two of both.
+    """
+    if strategy != "hybrid":
+        return 1, devices
+    columns = max(number for number in range(1, devices + 1) if devices % number == 0 and number**2 <= devices)
+    if columns == 1:
+        raise ValueError(f"{devices} devices make no mesh of at least two rows and two columns")
+    return devices // columns, columns
 
 
 def by_speed(global_batch: int, speeds: Sequence[float]) -> tuple[Shard, ...]:

@@ -87,7 +87,7 @@ class Numerics(Document):
     """None when an output was no number."""
     replica_spread: float | None
     """Largest difference between the parameters of two replicas; 0 means equal bit for bit."""
-    start_spread: float | None = 0.0
+    start_spread: float | None
     """The same before the first step."""
     tolerance: float
     max_param_change: float | None

@@ -36,21 +36,28 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
 from gpucheck.smoke.job import Job, Shard, by_speed
+from gpucheck.smoke.worker_central import Central
+from gpucheck.smoke.worker_dtensor import Cut
 from gpucheck.smoke.worker_layout import CLASSES, IMAGE, LEARNING_RATE, Layout, Weights, finite, short
 from gpucheck.smoke.worker_mirrored import Mirrored
 
-LAYOUTS: dict[str, type[Layout]] = {"mirrored": Mirrored}
+LAYOUTS: dict[str, type[Layout]] = {
+    "mirrored": Mirrored,
+    "central": Central,
+    "model": Cut,
+    "hybrid": Cut,
+}
 MEASURED_REPEATS = 3
 WORK = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MatMul")
 """The operations that do the arithmetic: where they run is where the training runs."""
 
-_PLACED = re.compile(r"shard_(\d+)/[^:]*: \((\w+)\): \S*device:(\w+:\d+)")
+_PLACED = re.compile(r"shard_(\w+?)/[^:]*: \((\w+)\): \S*device:(\w+:\d+)")
 
 
 class Channel:
@@ -78,9 +85,10 @@ class Training:
         self.devices = self.find_devices()
         self.referee = "CPU:0"
         """Device of the single-device training: never a card that is under test."""
-        self.shards = job.split(len(self.devices)) if self.devices else ()
-        self.total = sum(shard.count for shard in self.shards)
         self.layout = LAYOUTS[job.strategy](self)
+        self.shards = self.layout.divide() if self.devices else ()
+        """The part of the global batch that each device sees; several may see the same."""
+        self.total = max((shard.first + shard.count for shard in self.shards), default=0)
 
     # --- devices ------------------------------------------------------------------------------
 
@@ -144,7 +152,7 @@ class Training:
             (random.standard_normal(shape) * (2 / numpy.prod(shape[:-1])) ** 0.5).astype("float32")
             if len(shape) > 1
             else numpy.zeros(shape, "float32")
-            for shape in self.layout.net.shapes(self.job.width)
+            for shape in self.layout.net.shapes
         ]
 
     def logits(self, weights: Weights, images: Any) -> Any:
@@ -159,7 +167,7 @@ class Training:
         """Images in [-1, 1) and labels, made on the device where this is called. TensorFlow documents
         that stateless random numbers are the same on CPU and GPU."""
         tf = self.tf
-        images = tf.random.stateless_uniform([count, IMAGE, IMAGE, 3], [seed, count], -1.0, 1.0)
+        images = tf.random.stateless_uniform([count, *self.layout.net.sample], [seed, count], -1.0, 1.0)
         labels = tf.argmax(tf.reshape(images, [count, -1])[:, :CLASSES], axis=1, output_type=tf.int32)
         return images, labels
 
@@ -173,7 +181,7 @@ class Training:
     # --- the step of one replica --------------------------------------------------------------
 
     def start(self, replica: int, weights: list[Any]) -> list[Any]:
-        """The weights that a replica begins with."""
+        """The weights that a replica begins with; of central variables, what it reads in every step."""
         return weights
 
     def weigh(self, losses: Any) -> Any:
@@ -184,6 +192,10 @@ class Training:
         """Sum the gradients over all replicas. Called in a replica's context."""
         context = self.tf.distribute.get_replica_context()
         return context.all_reduce(self.tf.distribute.ReduceOp.SUM, gradients)
+
+    def gather(self, towers: list[list[Any]]) -> list[Any]:
+        """The same sum where one device keeps the variables. Called on that device."""
+        return [self.tf.add_n(gradients) for gradients in zip(*towers, strict=True)]
 
     def place(self, replica: int) -> Any:
         """Device on which the batch of a replica is made."""
@@ -225,7 +237,7 @@ class Training:
         work = infer if self.job.mode == "infer" else update
         self.work = tf.function(work, autograph=False).get_concrete_function(
             [tf.TensorSpec(weight.shape) for weight in self.initial],
-            tf.TensorSpec([None, IMAGE, IMAGE, 3]),
+            tf.TensorSpec([None, *self.layout.net.sample]),
             tf.TensorSpec([None], tf.int32),
         )
 
@@ -323,7 +335,7 @@ class Training:
                 ),
                 key=_nan_first,
             )
-            for replica, shard in enumerate(self.layout.seen_by())
+            for replica, shard in enumerate(self.shards)
         ]
         return {
             "differences": differences,
@@ -361,7 +373,7 @@ class Training:
         self.should_be_fed: Counter[Shard] = Counter()
         for step in range(self.job.steps):
             images, labels = self.draw(step, self.total)
-            for shard in set(self.layout.seen_by()):
+            for shard in set(self.shards):
                 part = images[shard.first : shard.first + shard.count]
                 self.should_be_fed[shard] += float(self.tf.reduce_sum(part))
             yield images, labels
@@ -381,21 +393,21 @@ class Training:
         return found
 
     def per_second(self, counts: Sequence[int]) -> float:
-        once = self.layout.under_load(counts)
+        samples, once = self.layout.under_load(counts)
         once()
-        return sum(counts) / self.seconds(once)
+        return samples / self.seconds(once)
 
-    def placements(self) -> list[Counter[str]]:
-        """For each replica: device to number of arithmetic operations that TensorFlow's placer
-        put there. It prints each decision to the C library's standard output."""
+    def placements(self) -> Mapping[str, Counter[str]]:
+        """For each name scope ``shard_<name>``: device to number of arithmetic operations that
+        TensorFlow's placer put there. It prints each decision to the C library's standard output."""
         if sys.platform != "win32":
             ctypes.CDLL(None).fflush(None)
         self.prints.seek(0)
-        placed: list[Counter[str]] = [Counter() for _ in self.devices]
+        placed: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for line in self.prints:
             match = _PLACED.search(line)
-            if match and match[2] in WORK and int(match[1]) < len(placed):
-                placed[int(match[1])][match[3]] += 1
+            if match and match[2] in WORK:
+                placed[match[1]][match[3]] += 1
         return placed
 
 

@@ -9,7 +9,8 @@ training calls, in this order:
    the outputs of each replica, as arrays in the order of the samples of its shard;
 3. ``copies()``: the parameters as each replica holds them, as arrays;
 4. ``evidence()``: one mapping per device that took part, see there;
-5. ``under_load(counts)``: a call that does one step on so many fresh samples per replica, to be timed.
+5. ``under_load(counts)``: for so many samples per device, the samples of a step in all and a call that
+   does it, to be timed.
 
 Placement is what TensorFlow's placer logged for operations under the name scope ``shard_<replica>``.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpucheck.smoke.job import Shard
@@ -50,10 +51,11 @@ def finite(value: float) -> float | None:
 class Convolutional:
     """Two convolutions and a matrix product."""
 
-    @staticmethod
-    def shapes(width: int) -> list[tuple[int, ...]]:
+    sample = (IMAGE, IMAGE, 3)
+
+    def __init__(self, width: int) -> None:
         half = IMAGE // 4
-        return [
+        self.shapes: list[tuple[int, ...]] = [
             (3, 3, 3, width),
             (width,),
             (3, 3, width, 2 * width),
@@ -73,11 +75,17 @@ class Convolutional:
 class Layout:
     """Base of the layouts: the step of one replica, and how its tally becomes evidence."""
 
-    net: ClassVar[type[Any]] = Convolutional
+    net: Any
+    """``shapes`` of the parameters, shape of a ``sample``, and ``logits``."""
 
     def __init__(self, session: Training) -> None:
         self.session = session
         self.tf = session.tf
+        self.net = Convolutional(session.job.width)
+
+    def divide(self) -> tuple[Shard, ...]:
+        """The part of the global batch that each device sees."""
+        return self.session.job.split(len(self.session.devices))
 
     # --- what a layout must answer ------------------------------------------------------------
 
@@ -99,12 +107,8 @@ class Layout:
         :meth:`read` gives of the tally."""
         raise NotImplementedError
 
-    def under_load(self, counts: Sequence[int]) -> Callable[[], object]:
+    def under_load(self, counts: Sequence[int]) -> tuple[int, Callable[[], object]]:
         raise NotImplementedError
-
-    def seen_by(self) -> Sequence[Shard]:
-        """The part of the global batch that each replica sees."""
-        return self.session.shards
 
     # --- shared -------------------------------------------------------------------------------
 

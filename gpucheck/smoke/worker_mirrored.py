@@ -104,13 +104,13 @@ class Mirrored(Layout):
                 "device": device,
                 "variables_on": short(self.each(self.weights[0])[replica].device),
                 "inputs_on": self.inputs_on[replica],
-                "computed_on": dict(placed[replica]),
+                "computed_on": dict(placed[str(replica)]),
             }
             for replica, (device, tally) in enumerate(zip(self.session.devices, tallies, strict=True))
         ]
 
-    def under_load(self, counts: Sequence[int]) -> Callable[[], object]:
+    def under_load(self, counts: Sequence[int]) -> tuple[int, Callable[[], object]]:
         images, labels = self.batch(lambda replica: self.session.draw(0, counts[replica]))
         if self.session.job.mode == "infer":
-            return lambda: [output.numpy() for output in self.each(self.inferred(images))]
-        return lambda: float(self.trained(images, labels))
+            return sum(counts), lambda: [output.numpy() for output in self.each(self.inferred(images))]
+        return sum(counts), lambda: float(self.trained(images, labels))

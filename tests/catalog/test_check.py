@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.catalog import load
+from gpucheck.catalog import Catalog, load
 from gpucheck.catalog_check import faults
 
 from .entries import CARD, SERVER, changed, write
@@ -131,3 +131,17 @@ def test_fields_rest_on_their_own_sources_or_the_row_s(tmp_path: Path) -> None:
     assert (first.src_of("height"), first.src_of("length")) == (("owner",), ("manual",))
     assert second.src_of("height") == second.src_of("socket") == ("manual",)
     assert (socket.src_of("watts"), socket.src_of("plug")) == (("quote",), ("manual",))
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"rule": {"mm": 35, "src": ["a"]}, "sources": {"a": {}}}, []),
+        ({"rules": [{"deep": {"src": ["a"]}}], "sources": {"a": {}}}, []),
+        ({"rule": {"mm": 35}, "sources": {}}, ["rule: stated without a source"]),
+        ({"rule": {"src": ["b"]}, "sources": {}}, ["rule: source 'b' is not in [sources]"]),
+        ({"rule": {"src": ["a"]}, "sources": {"a": {}, "b": {}}}, ["source 'b' is used nowhere"]),
+    ],
+)
+def test_fault_of_a_document(document: dict[str, Any], told: list[str]) -> None:
+    assert [fault for _, fault in faults(Catalog({}, {}, {"rules": document}))] == told

@@ -375,7 +375,8 @@ def test_the_version_of_the_library_in_a_mismatch() -> None:
 
 
 def test_no_devices_is_a_count_of_none() -> None:
-    assert (nvml("No devices were found\n").status, nvml("No devices were found\n").gpus) == ("ok", ())
+    none = nvml("No devices were found\n")
+    assert (none.status, none.gpus, none.call, none.message) == ("ok", (), "nvidia-smi", "No devices were found")
 
 
 @pytest.mark.parametrize(
@@ -622,6 +623,14 @@ def test_health_in_xml() -> None:
     none = "<mig_devices>None</mig_devices>"
     (card,) = cards(XML.replace("<pci>", f"{inside}<pci>").replace(XML[XML.index("<mig_d") : XML.index("<pci>")], none))
     assert (card.mig_enabled, card.mig_devices) == (True, 0)
+
+
+@pytest.mark.parametrize(("status", "state"), [("Success", "completed"), ("Timeout", None)])
+def test_a_fabric_that_ended_with_an_error_is_not_completed(status: str, state: str | None) -> None:
+    text = LOG + f"GPU 00000000:04:00.0\n    Fabric\n        State : Completed\n        Status : {status}\n"
+    found = nvidia_smi.parse(text).nvml
+    assert found is not None
+    assert [gpu.fabric_state for gpu in found.gpus or () if gpu.address == "0000:04:00.0"] == [state]
 
 
 def test_health_in_csv_and_in_the_table() -> None:

@@ -78,3 +78,19 @@ def states(advice: Advice, topic: str, words: str) -> bool:
 def item(advice: Advice, words: str) -> int:
     """How many of a thing are on the shopping list."""
     return sum(item.quantity for item in advice.shopping_list if words in item.item)
+
+
+UNSOURCED = {
+    # Sums and statements about the request itself, or about what is not known.
+    "watts": "The load is",
+    "slot": "find",
+    "peak-watts": "Short peaks",
+    "geometry": "Not known",
+    "width": "Not known",
+}
+
+
+def bare(advice: Advice) -> list[Check]:
+    """Statements about a product that name no source."""
+    judged = (check for check in advice.checks if check.outcome in ("pass", "fail", "change"))
+    return [check for check in judged if not check.sources and UNSOURCED.get(check.topic, "\0") not in check.message]

@@ -204,6 +204,7 @@ def test_ports_on_a_card_are_no_slots() -> None:
     [
         (machine(slot("SLOT1", lanes=16), cpu=Cpu(hypervisor="KVM")), "virtual machine"),
         (machine(slot("SLOT1", lanes=16), system=System(vendor="QEMU", product="Standard PC")), "virtual machine"),
+        (machine(slot("J6B2", lanes=16), system=System(product="Book", chassis="Notebook")), "portable computer"),
         (machine(), "neither its firmware nor PCI shows its slots"),
         (machine(slot("M2_1", lanes=4)), "neither its firmware nor PCI shows its slots"),
     ],

@@ -13,6 +13,7 @@ from gpucheck.facts import Cpu, CpuSocket, Gpu, Machine, NvmlGpu, PciFunction, P
 from gpucheck.fit.advise import advise
 from gpucheck.fit.ask import with_found
 from gpucheck.fit.found import recognised
+from gpucheck.fit.plans import builds
 from gpucheck.fit.request import Order, PsuPlan, Request, Wanted
 from gpucheck.fit.room import room_left
 
@@ -191,6 +192,18 @@ def test_a_card_without_a_slot_takes_the_best_one() -> None:
 def test_a_card_without_a_slot_stands_where_something_is() -> None:
     used = tuple(known.model_copy(update={"in_use": known.designation == "PCIe Slot 4"}) for known in ALTERNATE)
     assert places(stands(gpu(slot=None), slots=used)) == [(P40, "4")]
+    unsure = tuple(k.model_copy(update={"in_use": None}) if k.designation == "PCIe Slot 6" else k for k in used)
+    assert places(stands(gpu(slot=None), slots=unsure)) == [(P40, "4")]
+
+
+def test_a_fitted_card_without_a_slot_is_given_none() -> None:
+    request = Request(shipped().server(R730), (replace(wants()[0], fitted=True), *wants()), cpus=2, catalog=shipped())
+    assert [place.fitted for place in advise(request).placement] == [False]
+
+
+def test_no_other_riser_is_offered_that_lacks_the_slot_of_a_card() -> None:
+    request = stands(gpu(card="nvidia-t4", slot="PCIe Slot 7"), slots=DEFAULT)
+    assert {build.options["riser3"] for build in builds(request.freed("options"))} == {"default"}
 
 
 def test_a_card_without_a_slot_is_looked_for_at_its_cpu() -> None:
@@ -232,6 +245,12 @@ def test_watts_of_an_unknown_card_without_a_limit_are_not_known() -> None:
     assert advice.power is not None
     assert advice.power.load_watts is None
     assert advice.verdict == "unknown"
+
+
+def test_the_machine_is_asked_for_its_draw_with_the_cards_that_are_in_it() -> None:
+    """A meter shows what the fitted cards draw too: only those asked for come on top."""
+    advice = advise(stands(gpu(), gpu("0000:08:00.0", None, "PCIe Slot 1", name="Odd Card")))
+    assert any("at most 1950 W" in question.ask for question in advice.questions)
 
 
 def test_a_wide_card_tells_the_riser_that_firmware_does_not() -> None:
@@ -278,6 +297,7 @@ def test_room_counts_what_would_have_to_move_apart() -> None:
     used = tuple(known.model_copy(update={"in_use": known.designation == "PCIe Slot 5"}) for known in ALTERNATE)
     (left,) = room_left(stands(slots=used))
     assert (left.more, left.nothing_moved) == (2, 1)
+    assert left.in_words == "2 more Tesla P40, 1 of them if nothing is moved"
     assert room_left(Request(shipped().server(R730), wants())) == ()
 
 

@@ -209,7 +209,7 @@ def test_mixed_cards() -> None:
 
 def test_mixed_cards_need_one_driver_and_one_tensorflow() -> None:
     advice = ask("4028GR-TR", "P40", "T4")
-    assert states(advice, "software", "Driver for Tesla P40, T4: branches 525 to 580, with the proprietary kernel modules")
+    assert states(advice, "software", "Driver for Tesla P40, T4: branches 525 to 580, with the proprietary")
     assert states(advice, "software", "The newest official TensorFlow with code for all of Tesla P40, T")
 
 

@@ -6,17 +6,17 @@ The verdicts of the whole matrix come from the quick way; whole documents from o
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
-from gpucheck.findings import Check
 from gpucheck.fit.advise import advise
 from gpucheck.fit.plans import VERDICT_ORDER, best_plan, verdicts
 from gpucheck.fit.report import Advice, AdviceVerdict
 from gpucheck.fit.request import Order, PsuPlan, Request, Wanted
 
-from .ask import shipped
+from .ask import bare, shipped
 
 COUNTS = range(1, 11)
 EVERY = 1 if os.environ.get("GPUCHECK_WALK") == "all" else 401
@@ -78,11 +78,8 @@ def test_larger_supplies_never_cost_a_card() -> None:
     for _, request, _ in written():
         sizes = sorted({psu.watts for psu in request.server.power.psus})
         bays = request.server.power.bays or 2
-        answers = [
-            verdicts(Request(request.server, request.orders, psus=PsuPlan(bays, watts), catalog=request.catalog), COUNTS)
-            for watts in sizes
-        ]
-        for smaller, larger in zip(answers, answers[1:], strict=False):
+        answers = [verdicts(replace(request, psus=PsuPlan(bays, watts)), COUNTS) for watts in sizes]
+        for smaller, larger in itertools.pairwise(answers):
             for (_, verdict, most), (_, better, more) in zip(smaller, larger, strict=True):
                 assert VERDICT_ORDER[better] >= VERDICT_ORDER[verdict]
                 assert more >= most
@@ -95,23 +92,14 @@ def test_nothing_fits_while_something_essential_is_not_known() -> None:
             assert len(advice.placement) == request.count
 
 
-def bare(advice: Advice) -> Iterator[Check]:
-    """Statements about a product that name no source."""
-    for check in advice.checks:
-        about_the_request = UNSOURCED.get(check.topic, "\0") in check.message
-        if check.outcome in ("pass", "fail", "change") and not check.sources and not about_the_request:
-            yield check
-
-
-UNSOURCED = {
-    # Sums and statements about the request itself, or about what is not known.
-    "watts": "The load is",
-    "slot": "find",
-    "peak-watts": "Short peaks",
-    "geometry": "Not known",
-    "width": "Not known",
-}
-
-
 def test_every_statement_about_a_product_has_a_source() -> None:
     assert {check.message for _, _, advice in written() for check in bare(advice)} == set()
+
+
+def test_nothing_decides_but_what_the_quick_way_asks() -> None:
+    for _, request, _ in written():
+        plan = best_plan(request)
+        outcomes = {ruling.check.outcome for ruling in plan.rulings}
+        unknown = any(ruling.essential and ruling.check.outcome == "unknown" for ruling in plan.rulings)
+        changed = "fits-with-changes" if "change" in outcomes else "fits"
+        assert plan.verdict == ("does-not-fit" if "fail" in outcomes else "unknown" if unknown else changed)

@@ -186,6 +186,18 @@ def test_the_state_of_the_fabric_by_either_name(use: Use, code: int) -> None:
     assert [gpu.fabric_state for gpu in gpus] == ["not-supported", "not-started", "in-progress", "completed", None]
 
 
+@pytest.mark.parametrize(("status", "state"), [(0, "completed"), (10, None)])
+def test_a_fabric_that_ended_with_an_error_is_not_completed(status: int, state: str | None) -> None:
+    calls = [
+        {"call": "nvmlInit", "code": 0},
+        {"call": "nvmlDeviceGetCount", "code": 0, "value": 1},
+        {"call": "nvmlDeviceGetGpuFabricInfoV", "device": 0, "code": 0, "value": {"state": 3, "status": status}},
+    ]
+    listed = nvml.parse({"calls": calls, "timed_out": False, "exit_code": 0}).nvml
+    assert listed is not None
+    assert [gpu.fabric_state for gpu in listed.gpus or ()] == [state]
+
+
 def test_pairs_are_asked_among_a_few_cards_only(use: Use) -> None:
     for count, pairs in ((8, 56), (9, 0)):
         use(script(*map(device, range(count))))

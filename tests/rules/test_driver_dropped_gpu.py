@@ -1,7 +1,7 @@
 import pytest
 
 from gpucheck.catalog import load
-from gpucheck.facts import Machine
+from gpucheck.facts import Machine, Nvml, NvmlGpu
 from gpucheck.rules import judge
 from rules.machines import L40S, MIB, P40, bar, blind, driver, gpu, log, machine, missing, names, no_driver, only, view
 
@@ -79,3 +79,48 @@ def test_unchecked_without_its_facts() -> None:
         "kernel_log",
     )
     assert missing("driver-dropped-gpu", machine(gpu(), driver=None, kernel_log=None)) == ()
+
+
+SMI = Nvml(status="failed", call="nvidia-smi", code=9, message="NVIDIA-SMI has failed because it couldn't communicate")
+K80 = (
+    "NVRM: The NVIDIA GPU 0000:82:00.0 (PCI ID: 10de:102d) installed in this system is not supported by the NVIDIA "
+    "535.161.07 driver release."
+)
+
+
+def test_the_log_alone_is_enough_to_be_likely() -> None:
+    made = machine(gpus=None, pci=None, driver=None, nvml=SMI, kernel_log=log(LEGACY))
+    finding = only("driver-dropped-gpu", made)
+    assert (finding.severity, finding.confidence, finding.subject) == ("error", "likely", "machine")
+    assert finding.message.startswith("Tesla P40 has no driver: branch 580 is the last")
+    assert [(e.source, e.text) for e in finding.evidence] == [("dmesg", LEGACY), ("nvidia-smi", SMI.message)]
+    assert names(made) == ["driver-dropped-gpu"]
+
+
+def test_a_listing_that_does_not_tell_the_driver_leaves_it_likely() -> None:
+    listed = gpu(driver=None, driver_read=False, nvml=None)
+    finding = only("driver-dropped-gpu", machine(listed, driver=None, nvml=SMI, kernel_log=log(LEGACY)))
+    assert (finding.confidence, finding.subject) == ("likely", "0000:04:00.0")
+    assert "Kernel driver in use: none" not in [e.text for e in finding.evidence]
+    # The version alone says nothing of a card whose driver was not read.
+    assert "driver-dropped-gpu" not in names(machine(listed, driver=NEW))
+
+
+def test_the_log_alone_names_address_and_id() -> None:
+    made = machine(gpus=None, pci=None, driver=None, nvml=None, kernel_log=log(K80))
+    (finding,) = [f for f in judge(made, view(made, catalog=load()))[0] if f.name == "driver-dropped-gpu"]
+    assert (finding.subject, finding.confidence) == ("0000:82:00.0", "likely")
+    assert finding.message.startswith("Tesla K80 at 0000:82:00.0 has no driver: branch 470 is the last")
+    unknown = only("driver-dropped-gpu", made)
+    assert unknown.message == "The NVIDIA driver 535.161.07 says that it does not support 10de:102d at 0000:82:00.0."
+
+
+def test_an_excerpt_may_lack_the_card_and_a_whole_list_does_not() -> None:
+    assert "driver-dropped-gpu" in names(machine(gpu(), pci_complete=False, driver=None, kernel_log=log(K80)))
+    assert "driver-dropped-gpu" not in names(machine(gpu(), driver=None, kernel_log=log(K80)))
+
+
+def test_quiet_where_nvml_lists_the_card_that_the_log_names() -> None:
+    works = Nvml(status="ok", gpus=(NvmlGpu(index=0, address="0000:04:00.0", name="Tesla P40"),))
+    made = machine(gpu(on_pci=None), pci=None, driver=None, nvml=works, kernel_log=log(LEGACY))
+    assert "driver-dropped-gpu" not in names(made)

@@ -39,12 +39,16 @@ def test_quiet(card: object) -> None:
     assert "link-width-reduced" not in names(machine(card))
 
 
-def test_nvml_or_catalog_stand_in_for_the_port() -> None:
+def test_the_maximum_of_nvidia_smi_is_no_port() -> None:
     narrow = Link(width=8, max_width=16)
-    listed = NvmlGpu(index=0, address="0000:04:00.0", link=Link(width=8, max_width=16))
-    assert names(machine(gpu(link=narrow, port_link=None, nvml=listed))) == ["link-width-reduced"]
-    capped = listed.model_copy(update={"link": Link(width=8, max_width=8)})
-    assert names(machine(gpu(link=narrow, port_link=None, nvml=capped))) == []
+    listed = NvmlGpu(index=0, address="0000:04:00.0", link=narrow)
+    made = machine(gpu(link=narrow, port_link=None, nvml=listed))
+    assert names(made) == []
+    assert missing("link-width-reduced", made) == ("gpus.0000:04:00.0.port_link",)
+
+
+def test_the_catalog_stands_in_for_the_port() -> None:
+    narrow = Link(width=8, max_width=16)
     server = Server(
         id="x",
         vendor="X",

@@ -1,5 +1,5 @@
 from gpucheck.facts import Machine, Nvml
-from rules.machines import amd, function, machine, missing, names, only, sockets
+from rules.machines import amd, function, log, machine, missing, names, only, sockets
 
 MATROX = function("0000:09:00.0", "102b:0534", 0x030000)
 NETWORK = function("0000:01:00.0", "14e4:165f", 0x020000)
@@ -40,4 +40,30 @@ def test_quiet_when_tensorflow_has_one() -> None:
 
 def test_unchecked_when_pci_was_not_looked_at() -> None:
     assert missing("no-gpu-found", machine(pci=None)) == ("pci",)
-    assert missing("no-gpu-found", Machine()) == ("gpus", "pci")
+    assert missing("no-gpu-found", Machine()) == ("gpus",)
+
+
+SAID = Nvml(status="ok", call="nvidia-smi", message="No devices were found", gpus=())
+
+
+def test_what_nvidia_smi_does_not_find_may_be_on_pci() -> None:
+    made = machine(pci=None, nvml=SAID, kernel_log=None)
+    finding = only("no-gpu-found", made)
+    assert "whether a card is on PCI was not given" in finding.message
+    assert (finding.evidence[0].source, finding.evidence[0].text) == ("nvidia-smi", "No devices were found")
+    assert "lspci -nnk -d 10de:" in finding.remedy[0]
+    assert missing("no-gpu-found", made) == ("pci",)
+
+
+def test_quiet_beside_the_reason_in_the_log() -> None:
+    failed = log("NVRM: GPU 0000:82:00.0: RmInitAdapter failed! (0x26:0x56:1474)")
+    assert names(machine(pci=None, nvml=SAID, kernel_log=failed)) == ["gpu-init-failed"]
+
+
+def test_an_expected_card_that_nvidia_smi_does_not_find() -> None:
+    made = machine(pci=None, nvml=SAID, kernel_log=None)
+    assert names(made, expect=1) == ["gpu-count-mismatch"]
+    finding = only("gpu-count-mismatch", made, expect=1)
+    assert finding.message.startswith("One GPU is expected and nvidia-smi lists none")
+    assert "whether it is on PCI was not given" in finding.message
+    assert "lspci -nnk -d 10de:" in finding.remedy[0]

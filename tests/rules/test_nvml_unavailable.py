@@ -1,6 +1,6 @@
 from gpucheck.facts import Nvml
 from gpucheck.readers.nvml import meaning
-from rules.machines import MIB, amd, bar, blind, driver, gpu, machine, missing, names, no_driver, only
+from rules.machines import MIB, amd, bar, blind, driver, gpu, log, machine, missing, names, no_driver, only
 
 FAILED = Nvml(status="failed", call="nvmlInit_v2", code=999, message="Unknown Error")
 
@@ -46,4 +46,40 @@ def test_quiet_without_an_nvidia_card() -> None:
 
 def test_unchecked_when_nvml_was_not_asked() -> None:
     assert missing("nvml-unavailable", machine(gpu(), nvml=None)) == ("nvml",)
-    assert missing("nvml-unavailable", machine(gpus=None, nvml=None)) == ("gpus", "nvml")
+    assert missing("nvml-unavailable", machine(gpus=None, nvml=None)) == ("nvml",)
+    assert missing("nvml-unavailable", machine(gpus=None, nvml=SAID)) == ("gpus",)
+
+
+SAID = Nvml(
+    status="failed",
+    call="nvidia-smi",
+    code=9,
+    message="NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+)
+
+
+def test_the_words_of_nvidia_smi_are_quoted() -> None:
+    (evidence, *_) = only("nvml-unavailable", machine(blind(driver="nvidia"), nvml=SAID)).evidence
+    assert (evidence.source, evidence.text) == ("nvidia-smi", SAID.message)
+
+
+def test_the_words_of_nvidia_smi_alone_are_possible_and_ask_for_more() -> None:
+    made = machine(gpus=None, pci=None, nvml=SAID, driver=None, kernel_log=None)
+    finding = only("nvml-unavailable", made)
+    assert (finding.severity, finding.confidence) == ("warning", "possible")
+    assert "lspci -nnk -d 10de:" in finding.remedy[0]
+    assert len(finding.next_test[0].outcomes) == 3
+    assert only("nvml-unavailable", made, expect=1).severity == "error"
+
+
+def test_quiet_where_the_log_tells_why_nvidia_smi_fails() -> None:
+    legacy = (
+        "NVRM: The NVIDIA Tesla K80 GPU installed in this system is supported through the NVIDIA 470.xx Legacy "
+        "drivers. The 535.161.07 NVIDIA driver will ignore this GPU."
+    )
+    made = machine(gpus=None, pci=None, nvml=SAID, driver=None, kernel_log=log(legacy))
+    assert names(made) == ["driver-dropped-gpu"]
+
+
+def test_quiet_where_a_live_machine_has_neither_library_nor_bus() -> None:
+    assert names(machine(gpus=None, pci=None, nvml=Nvml(status="library-absent", call="nvmlInit", code=12))) == []

@@ -68,6 +68,7 @@ def good() -> dict[str, Any]:
             for index in range(2)
         ],
         "max_param_difference": 2e-7,
+        "start_spread": 0.0,
         "replica_spread": 0.0,
         "max_param_change": 0.05,
         "loss": [2.4, 2.2],
@@ -373,7 +374,7 @@ def test_the_gist_of_an_error_is_found(message, gist):
         ("devices", "TensorFlow was looking for devices."),
         ("alone", "GPU:1 was running by itself."),
         ("train", "Step 3 of the training was running."),
-        ("compare", "The single-device training was running."),
+        ("compare", "The comparison run on one device was running."),
         ("together", "The speed of all devices was being measured."),
     ],
 )
