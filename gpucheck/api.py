@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpucheck.fit.report import Advice
     from gpucheck.power import Redundancy
     from gpucheck.probing import Probe
+    from gpucheck.smoke.job import Strategy
     from gpucheck.smoke.report import SmokeReport
 
 
@@ -112,9 +113,12 @@ def smoke(
     if_busy: Literal["fail", "skip", "wait"] = "fail",
     expect_gpus: int | None = None,
     global_batch: int | None = None,
+    strategy: Strategy = "mirrored",
+    mode: Literal["train", "infer"] = "train",
+    split: Literal["even", "auto"] = "even",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> SmokeReport:
-    """Train data-parallel on every card of this machine and report what it proves.
+    """Train on every card of this machine and report what it proves.
 
     Args:
         devices: ``auto`` (logical CPU devices only where PCI shows no GPU), ``gpu`` or ``cpu:N``.
@@ -124,6 +128,10 @@ def smoke(
             out, or wait for them.
         expect_gpus: Fewer GPUs that did their part than this is a failure.
         global_batch: Samples per step over all devices; by default 16 for each.
+        strategy: ``mirrored`` (a copy of the net on each card), ``central`` (one copy that all read),
+            ``model`` (layers cut over the cards) or ``hybrid`` (both, on a mesh of cards).
+        mode: ``infer`` for forward passes only.
+        split: ``auto`` gives each card a share of the batch by the speed that it has alone.
         progress: Called from this thread with step, steps and phase at every sign of life.
 
     Raises:
@@ -142,6 +150,9 @@ def smoke(
         if_busy=if_busy,
         expect_gpus=expect_gpus,
         global_batch=global_batch,
+        strategy=strategy,
+        mode=mode,
+        split=split,
         progress=progress,
         look_again=look,
     )

@@ -54,6 +54,22 @@ class UseWord(StrEnum):
     infer = "infer"
 
 
+class StrategyWord(StrEnum):
+    """How a net is laid out over the cards."""
+
+    mirrored = "mirrored"
+    central = "central"
+    model = "model"
+    hybrid = "hybrid"
+
+
+class SplitWord(StrEnum):
+    """Who gets how much of a batch."""
+
+    even = "even"
+    auto = "auto"
+
+
 class BusyWord(StrEnum):
     """What to do with a card that somebody else uses."""
 
@@ -368,6 +384,13 @@ def smoke(
         str, typer.Option("--devices", metavar="auto|gpu|cpu:N", help="auto trains on CPUs only where PCI has no GPU.")
     ] = "auto",
     expect_gpus: Expect = None,
+    strategy: Annotated[
+        StrategyWord, typer.Option("--strategy", help="A copy of the net per card, one for all, or layers cut.")
+    ] = StrategyWord.mirrored,
+    mode: Annotated[UseWord, typer.Option("--mode", help="infer: forward passes only.")] = UseWord.train,
+    split: Annotated[
+        SplitWord, typer.Option("--split", help="auto: each card a share of the batch by its speed.")
+    ] = SplitWord.even,
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Training steps.")] = 10,
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="N", min=1, help="Samples a step, all devices.")
@@ -389,6 +412,9 @@ def smoke(
             devices,
             steps=steps,
             global_batch=batch,
+            strategy=strategy.value,
+            mode=mode.value,
+            split=split.value,
             timeout=timeout,
             if_busy=if_busy.value,
             expect_gpus=expect_gpus,
@@ -458,7 +484,12 @@ def capture(
     if script:
         from gpucheck.capture_script import script_text
 
-        sys.stdout.write(script_text())
+        if file in (None, "-"):
+            sys.stdout.write(script_text())
+        else:
+            from gpucheck.recording import write_text
+
+            write_text(str(file), script_text(), force=force)
         return 0
     if file is None:
         raise UsageError("no file is named", input="capture", hint="gpucheck capture machine.json")

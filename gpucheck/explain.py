@@ -21,6 +21,8 @@ HEADINGS = (
 )
 """In this order in every rule module's docstring, each on a line of its own."""
 
+_FELL_OFF = "79"
+"""The Xid that has a finding of its own."""
 _HEADING = re.compile(r"^[ \t]*(" + "|".join(HEADINGS) + r"):?[ \t]*(?:\n[ \t]*[-=~]+[ \t]*)?$", re.MULTILINE)
 
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n|- )")
@@ -41,7 +43,7 @@ def explain(name_or_code: str) -> Explanation:
     """Explain a finding. Imports that rule's module and no other rule.
 
     Args:
-        name_or_code: ``GC601``, ``bar-unassigned`` or ``bar_unassigned``, in any case.
+        name_or_code: ``GC601``, ``bar-unassigned`` or ``bar_unassigned``, in any case; ``Xid 79`` too.
 
     Raises:
         UsageError: Nothing is called so; the hint names what is nearest.
@@ -74,6 +76,9 @@ def table_markdown() -> str:
 
 def _find(name_or_code: str) -> Code:
     wanted = name_or_code.strip()
+    xid = re.fullmatch(r"xid[ :-]*(\d{1,4})", wanted, re.IGNORECASE)
+    if xid is not None:
+        return CODES["gpu-fell-off-bus" if xid[1] == _FELL_OFF else "xid-reported"]
     code = BY_CODE.get(wanted.upper()) or CODES.get(wanted.lower().replace("_", "-"))
     if code is None:
         raise UsageError(say("No finding has this name or code."), input=wanted, hint=_hint(wanted))

@@ -217,6 +217,8 @@ CODES: dict[str, Code] = _table(
     ("GC815", "tensorflow-cudnn-too-new", 6, "The cuDNN beside TensorFlow holds no code for a card before Turing."),
     ("GC816", "cpu-lacks-avx", 6, "The processor has no AVX, which TensorFlow's packages need."),
     ("GC817", "tensorflow-ignores-gpu", 6, "TensorFlow leaves out a card that it could see."),
+    ("GC818", "worker-lost", 6, "A worker on another host never came, or was lost in the training."),
+    ("GC819", "network-slow", 6, "Most of a training step is exchange between hosts and waiting."),
     ("GC820", "allreduce-mismatch", 6, "What the replicas got back is not the sum of what they sent."),
     ("GC826", "shard-mismatch", 6, "A device was fed other samples than those of its shard."),
     ("GC827", "output-mismatch", 6, "An inference gives other outputs than the same net on one device."),

@@ -11,6 +11,7 @@ import errno
 import os
 import posixpath
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -132,7 +133,15 @@ class LiveHost:
         return done
 
     def read(self, path: str, limit: int = READ_LIMIT) -> bytes:
-        with open(self._inside(path), "rb", buffering=0) as file:
+        # A folder may hold a pipe under a file's name: opening it would wait for ever.
+        wait_for_none = 0 if self.live else getattr(os, "O_NONBLOCK", 0)
+
+        def opened(name: str, flags: int) -> int:
+            return os.open(name, flags | wait_for_none)
+
+        with open(self._inside(path), "rb", buffering=0, opener=opened) as file:
+            if not self.live and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
             pieces: list[bytes] = []
             left = limit
             # Not more at once: for /proc/sys the kernel makes a buffer of the size that is asked for.

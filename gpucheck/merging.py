@@ -56,6 +56,8 @@ _LEVELS = (
 )
 _NO_REMEDY = ("not-supported", "file-absent")
 """Reasons of gaps that nothing fills."""
+_BMC_ONLY = ("power", "firmware_settings")
+"""Facts that nothing but a BMC tells: where one was asked, to ask it is no advice."""
 _NO_FACTS = ("gaps", "origin", "hosts", "redacted", "pci_complete")
 """Fields of parts that say something of the source."""
 _STAY = ("contradiction", "unreadable")
@@ -554,6 +556,8 @@ def _open_gaps(parts: Sequence[Parts], whole: Parts) -> Iterable[Gap]:
     told = {gap.fact.partition(".")[0] for gap in gaps}
     absent = [Gap(fact=fact, reason="not-in-input", how=_HOW) for fact in _LEVELS if fact not in closed | told]
     open_gaps = [gap for gap in gaps if gap.fact not in closed or gap.reason in _STAY]
+    asked = {gap.fact for gap in open_gaps if gap.fact in _BMC_ONLY and gap.reason != "not-requested"}
+    open_gaps = [gap for gap in open_gaps if gap.fact not in asked or gap.reason != "not-requested"]
     helped = {gap.fact for gap in open_gaps if gap.reason not in _NO_REMEDY}
     # Two ways to read one fact are both told; a way that leads nowhere only where there is no other.
     return [*(gap for gap in open_gaps if gap.reason not in _NO_REMEDY or gap.fact not in helped), *absent]

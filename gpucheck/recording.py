@@ -382,11 +382,13 @@ def check_target(path: str, *, force: bool = False) -> None:
     """Raise UsageError where :func:`write` would, so far as that can be told beforehand."""
     if path == "-":
         return
+    if not path:
+        raise UsageError("the name of the file is empty", input="capture", hint="gpucheck capture machine.json")
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
-        if not path or not os.path.isdir(folder):
+        if not os.path.isdir(folder):
             raise UsageError("no such folder", input=folder, hint="make it first") from None
         return
     except (OSError, ValueError) as error:
@@ -411,12 +413,21 @@ def write(path: str, made: Document, *, force: bool = False) -> None:
     if path == "-":
         sys.stdout.write(dump(made))
         return
+    write_text(path, dump(made), force=force)
+
+
+def write_text(path: str, text: str, *, force: bool = False) -> None:
+    """Write a file whole or not at all, readable by its owner alone.
+
+    Raises:
+        UsageError: The file is there already, is none, or cannot be written.
+    """
     check_target(path, force=force)
     unfinished: str | None = None
     try:
         number, unfinished = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".gpucheck-", suffix=".json")
         with open(number, "w", encoding="utf-8") as file:
-            file.write(dump(made))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)

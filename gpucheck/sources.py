@@ -186,7 +186,9 @@ def recognise(name: str, data: bytes) -> Host | tuple[Parts, ...]:
     from gpucheck.readers import bmc, smbios
 
     if not data.strip():
-        raise InputError("it is empty", input=name, hint="make the dump again")
+        once = name == _name("-")
+        hint = "pipe a dump into it; it can be read only once" if once else "make the dump again"
+        raise InputError("it is empty", input=name, hint=hint)
     if capture.looks_like_archive(data):
         return capture.from_archive(name, data)
     try:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZES = (500, 1000, 2000)
 """PCI functions of the simulated machines, of which 16 are GPUs."""
 ROUNDS = 9
+VERDICTS_A_SECOND = 2000
+"""Wanted of the advisor."""
 PYTHON = sys.executable
 
 
@@ -115,6 +117,26 @@ def growth() -> None:
         print(f"{size:>9}{fastest[size]:>9.3f}{more:>8.3f}{1000 * more / size:>15.3f}{more / size / first:>8.2f}")
 
 
+def matrix() -> None:
+    """Verdicts a second over every model and card in the catalog, one to ten of it, in one process on one core."""
+    from gpucheck.catalog import load
+    from gpucheck.fit.plans import verdicts
+    from gpucheck.fit.request import Order, Request, Wanted
+
+    catalog, counts = load(), range(1, 11)
+    servers = [catalog.server(id) for id in sorted(catalog.servers)]
+    cards = [Wanted(catalog.card(id)) for id in sorted(catalog.cards)]
+    start = time.process_time()
+    found = sum(
+        len(verdicts(Request(server=server, orders=(Order(card, 1),), catalog=catalog), counts))
+        for server in servers
+        for card in cards
+    )
+    rate = found / (time.process_time() - start)
+    mark = "" if rate >= VERDICTS_A_SECOND else "  below"
+    print(f"\n{len(servers)} models × {len(cards)} cards × {len(counts)} counts: {rate:.0f} verdicts a second{mark}")
+
+
 def main() -> None:
     print(f"{'command':<32}{'seconds':>9}  {'against':<42}{'seconds':>9}{'ratio':>8}{'wanted':>9}")
     for pair in [*PAIRS, *others()]:
@@ -126,6 +148,7 @@ def main() -> None:
             flush=True,
         )
     growth()
+    matrix()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write what is made from the code: JSON Schemas, the pages of findings and of cases, the table in the README.
+"""Write what is made from the code: JSON Schemas, the pages of findings, cases and models, the table in the README.
 
 ``python scripts/generate.py`` writes; ``--check`` says which files are stale and exits 1.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from gpucheck.catalog import load as load_catalog
+from gpucheck.entries import Server
 from gpucheck.explain import all_codes, explain, table_markdown
 from gpucheck.findings import ErrorDocument
 from gpucheck.fit.report import Advice
@@ -90,6 +93,61 @@ def cases_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _share(known: Iterable[bool]) -> str:
+    """``✓`` all, ``3/8`` some, ``–`` none."""
+    marks = list(known)
+    return "✓" if marks and all(marks) else f"{sum(marks)}/{len(marks)}" if any(marks) else "–"
+
+
+def _facts(server: Server) -> dict[str, str]:
+    """What is known of a model, in the words of the page's columns."""
+    rows, power = server.slots, server.power
+    cooled = {kind for row in server.cooling for kind in ("passive", "active") if getattr(row, kind) is not None}
+    return {
+        "SMBIOS": _share([bool(server.smbios)]),
+        "slots": str(len({row.id for row in rows})),
+        "lanes": _share(row.lanes is not None for row in rows),
+        "owner": _share(row.socket is not None or server.sockets.count == 1 for row in rows),
+        "watts": _share(row.watts is not None for row in rows),
+        "width": _share(row.max_wide is not None for row in rows),
+        "height": _share(row.height is not None for row in rows),
+        "length": _share(row.length is not None for row in rows),
+        "limits": str(len(server.gpu.limits) or "–"),
+        "supplies": str(len(power.psus) or "–"),
+        "base load": _share([power.base is not None]),
+        "plugs": _share([power.aux is not None]),
+        "cables": str(len(power.cables) or "–"),
+        "cooling": _share(kind in cooled for kind in ("passive", "active")),
+        "firmware": _share([any(one.purpose == "above-4g" for one in server.firmware)]),
+        "builds": str(len(server.gpu.reports) or "–"),
+    }
+
+
+_MODELS = """# What is known of each model
+
+Of the slots' facts: ✓ known for every slot, 3/8 for three of eight (a slot counts once for each riser that it comes
+with), – for none. Numbers count what there is: slots, limits that a document states, sizes of power supplies, cables,
+builds that somebody reported. *SMBIOS* is how a probe knows the model, *plugs* are the server's sockets for GPU power,
+*firmware* the name of its setting for addresses above 4 GB. What is missing the advisor calls *unknown* and asks for.
+"""
+
+
+def models_page() -> str:
+    """Which model has which facts, and which are unknown."""
+    catalog = load_catalog()
+    servers = [catalog.server(id) for id in sorted(catalog.servers)]
+    facts = [_facts(server) for server in servers]
+    columns = list(facts[0])
+    whole = [str(sum(row[column] != "–" for row in facts)) for column in columns]
+    lines = [_MODELS, f"| model | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    for server, row in zip(servers, facts, strict=True):
+        lines.append(f"| {server.vendor} {server.model} | {' | '.join(row.values())} |")
+    lines.append(f"| **of {len(servers)}, at least in part** | {' | '.join(whole)} |")
+    lines += ["", "## Looked for and not found", ""]
+    lines += [f"- **{one.vendor} {one.model}**: {'; '.join(one.not_known)}" for one in servers if one.not_known]
+    return "\n".join(lines) + "\n"
+
+
 def readme() -> str:
     """The README with a fresh table of findings."""
     text = (ROOT / "README.md").read_text("utf-8")
@@ -103,6 +161,7 @@ def generated() -> dict[Path, str]:
     files = {ROOT / "docs" / "schema" / f"{name}.json": schema(name, model) for name, model in DOCUMENTS.items()}
     files[ROOT / "docs" / "findings.md"] = findings_page()
     files[ROOT / "docs" / "cases.md"] = cases_page()
+    files[ROOT / "docs" / "models.md"] = models_page()
     files[ROOT / "README.md"] = readme()
     return files
 

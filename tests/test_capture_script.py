@@ -335,3 +335,12 @@ def test_help(script: Path, shell: list[str]) -> None:
 def test_shellcheck(script: Path) -> None:
     done = subprocess.run(["shellcheck", "-s", "sh", "-f", "json", str(script)], capture_output=True, check=False)
     assert json.loads(done.stdout) == []
+
+
+def test_the_script_goes_where_it_is_asked_to(tmp_path: Path) -> None:
+    from gpucheck.cli import run
+
+    target = tmp_path / "capture.sh"
+    assert run(["capture", "--script", str(target)]) == 0
+    assert target.read_text("utf-8").startswith("#!/bin/sh")
+    assert run(["capture", "--script", str(target)]) == 2

@@ -53,6 +53,13 @@ def test_names_and_codes_in_any_spelling(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("xid", "name"), [("Xid 79", "gpu-fell-off-bus"), ("xid79", "gpu-fell-off-bus"), ("XID: 62", "xid-reported")]
+)
+def test_an_xid_leads_to_its_finding(xid: str, name: str) -> None:
+    assert explain(xid).name == name
+
+
+@pytest.mark.parametrize(
     ("wrong", "meant"),
     [("bar-unasigned", "bar-unassigned"), ("nouveau", "nouveau-bound"), ("GC6011", "GC601"), ("", "")],
 )

@@ -375,6 +375,13 @@ def test_two_captures_with_stand_ins_and_a_text_are_not_compared_by_uuid() -> No
         merged(Parts(system=system, redacted=True), Parts(system=other, redacted=True))
 
 
+def test_a_bmc_that_tells_nothing_was_asked_all_the_same() -> None:
+    not_asked = Parts(gaps=(Gap(fact="power", reason="not-requested", how="gpucheck probe --bmc"),))
+    silent = Parts(gaps=(Gap(fact="power", reason="not-supported", how="The BMC does not tell it."),))
+    for parts in ((not_asked, silent), (silent, not_asked)):
+        assert [gap.reason for gap in merged(*parts).gaps if gap.fact == "power"] == ["not-supported"]
+
+
 def test_names_of_hosts_are_not_kept(look: Looked) -> None:
     report = look(f"me@secretname:~$ lspci -nn\n{LSPCI}", f"me@secretname:~$ nvidia-smi\n{TABLE}")
     assert "secretname" not in report.model_dump_json()

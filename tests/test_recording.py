@@ -345,6 +345,11 @@ def test_folders_and_links_are_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "old"
 
 
+def test_a_file_without_a_name() -> None:
+    with pytest.raises(UsageError, match="the name of the file is empty"):
+        write("", MADE)
+
+
 def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     write("-", MADE)
     assert capsys.readouterr().out == dump(MADE)

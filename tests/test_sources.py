@@ -290,6 +290,29 @@ def test_dumps_of_one_machine_are_merged(tmp_path: Path) -> None:
     assert {"pci", "nvml"} <= {gap.fact for gap in report.machine.gaps}
 
 
+def test_a_folder_of_dumps_is_read_file_by_file(tmp_path: Path) -> None:
+    for name, content in (("dmi.txt", DMIDECODE), ("kernel.log", LOG), ("notes.md", "prose\n"), ("empty", "")):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "more").mkdir()
+    report = probe([str(tmp_path)])
+    assert report.machine.catalog_model == "dell-poweredge-r730"
+    assert "gpu-fell-off-bus" in {finding.name for finding in report.findings}
+    left_out = {gap.fact: gap.how for gap in report.machine.gaps if gap.fact.startswith("input.")}
+    assert left_out == {
+        "input.notes.md": "Left out: in no form that gpucheck knows.",
+        "input.empty": "Left out: it is empty.",
+    }
+
+
+def test_a_folder_of_no_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.md").write_text("prose\n")
+    assert "a folder of dumps" in refused(capsys, "probe", "--from", str(tmp_path))
+
+
+def test_two_files_after_one_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "repeat --from for each file" in refused(capsys, "probe", "--from", "a.txt", "b.txt")
+
+
 def test_a_capture_and_a_longer_kernel_log_are_merged(tmp_path: Path) -> None:
     document = json.loads(R730.read_bytes())
     del document["files"]["/dev/kmsg"]
@@ -321,6 +344,11 @@ def test_no_standard_input(
     else:
         _stdin(monkeypatch, content)
     assert "standard input: it is" in refused(capsys, "probe", "--from", "-")
+
+
+def test_standard_input_can_be_read_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _stdin(monkeypatch, DMIDECODE.encode())
+    assert "read only once" in refused(capsys, "probe", "--from", "-", "--from", "-")
 
 
 def test_a_pipe_that_somebody_writes_to(tmp_path: Path) -> None:
@@ -467,3 +495,10 @@ def test_a_listing_that_is_cut_off_states_no_totals() -> None:
     assert (complete.memory_bytes, len(complete.psus)) == (16 << 30, 1)
     assert (cut.memory_bytes, cut.psus) == (None, None)
     assert {"memory_bytes", "psus"} <= {gap.fact for gap in cut.gaps if gap.reason == "unreadable"}
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    os.mkfifo(tmp_path / "proc" / "cpuinfo")
+    with pytest.raises(OSError, match="not a regular file"):
+        LiveHost(tmp_path).text("/proc/cpuinfo")

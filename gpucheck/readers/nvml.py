@@ -433,12 +433,17 @@ def parse(answers: NvmlAnswers) -> Parts:
             unfinished = None if "code" in answer else answer
 
     gpus = None
+    trusted = True
     gaps: list[Gap] = []
     if (count := whole.integer("nvmlDeviceGetCount")) is not None:
-        places = sorted({*range(min(count, _MOST_CARDS)), *cards})
+        trusted = count <= _MOST_CARDS
+        places = sorted({*(range(count) if trusted else ()), *cards})
         gpus = tuple(_gpu(index, cards.setdefault(index, Answered())) for index in places)
         gaps = [gap for index in places for gap in _card_gaps(index, cards[index])]
         gaps += _unread("nvml", whole, _SYSTEM_FACTS)
+        if not trusted:
+            how = say("NVML counts {count} cards, which no machine has: those that answered are listed.", count=count)
+            gaps.append(Gap(fact="nvml.complete", reason="unreadable", how=how))
 
     outcome = _outcome(answers, whole, cards, unfinished)
     if outcome.status == "unasked":
@@ -454,6 +459,7 @@ def parse(answers: NvmlAnswers) -> Parts:
         nvml_version=whole.text("nvmlSystemGetNVMLVersion"),
         cuda_version=_cuda_version(whole.integer("nvmlSystemGetCudaDriverVersion")),
         gpus=gpus,
+        complete=trusted,
     )
     return Parts(nvml=nvml, gaps=tuple(gaps))
 

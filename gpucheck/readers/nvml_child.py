@@ -41,6 +41,12 @@ CHANGING = (
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetPerformanceState",
 )
+COUNTERS = (
+    ("nvmlDeviceGetPcieReplayCounter",),
+    ("nvmlDeviceGetTotalEccErrors", 0, 0),
+    ("nvmlDeviceGetTotalEccErrors", 1, 0),
+)
+"""Errors that a watch counts: packets sent again, and the memory's since the driver was loaded."""
 LASTING = (
     "nvmlDeviceGetBAR1MemoryInfo",
     "nvmlDeviceGetCudaComputeCapability",
@@ -236,6 +242,9 @@ def watch(handles: dict[int, Any], interval: float, patience: float) -> None:
     def sample(index: int, handle: Any) -> None:
         try:
             read_changing(index, handle)
+            for call, *arguments in COUNTERS:
+                about = {"arguments": arguments} if arguments else {}
+                ask(call, handle, *arguments, device=index, **about)
         finally:
             note(sample=time.monotonic(), device=index)
 

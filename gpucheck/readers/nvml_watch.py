@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.facts import Parts
-from gpucheck.readers.nvml import Answered, Child, parse
+from gpucheck.readers.nvml import GPU_IS_LOST, Answered, Child, parse
 
 _HUNG_SECONDS = 10.0
 """A round that takes this long hangs."""
@@ -36,6 +36,7 @@ class Sample:
 
     index: int
     address: str | None
+    uuid: str | None
     seconds: float
     """``time.monotonic()`` of this machine, just after the values were read."""
     memory_used_bytes: int | None
@@ -47,15 +48,24 @@ class Sample:
     temperature_c: int | None
     performance_state: int | None
     sm_clock_mhz: int | None
-    throttle_reasons: int | None
-    """NVML's clocks event reasons: 0x1 idle, 0x4 power limit, 0x8 any hardware slowdown, 0x20
-    software thermal, 0x40 hardware thermal, 0x80 hardware power brake."""
+    clock_reasons: tuple[str, ...] | None
+    """Why the clocks are where they are, as in :class:`gpucheck.facts.NvmlGpu`."""
+    pcie_replays: int | None
+    """Packets of the link that were sent again, as far as the card counts."""
+    ecc_corrected: int | None
+    """Errors of the card's memory since the driver was loaded."""
+    ecc_uncorrected: int | None
     pids: tuple[int, ...] | None
     """Processes with a compute context."""
     pid_memory: dict[int, int] | None
     """Bytes per process, without those for which NVML does not know."""
     errors: dict[str, int]
     """NVML function to its return code. A card that is lost (15) has no sample after that."""
+
+    @property
+    def lost(self) -> bool:
+        """The card answered that it is lost: this is its last sample."""
+        return GPU_IS_LOST in self.errors.values()
 
 
 class Watch:
@@ -115,7 +125,7 @@ class Watch:
         elif "sample" in answer:
             card = self._cards.pop(index)
             self._samples.append(_sample(index, answer["sample"], card))
-            self._cards[index] = Answered(values={_IDENTITY: card.values.get(_IDENTITY)})
+            self._cards[index] = Answered(values={call: card.values.get(call) for call in _IDENTITY})
             if self._unseen is not None:
                 self._unseen.discard(index)
         else:
@@ -127,18 +137,16 @@ class Watch:
             self._settled.set()
 
 
-_IDENTITY = "nvmlDeviceGetPciInfo"
+_IDENTITY = ("nvmlDeviceGetPciInfo", "nvmlDeviceGetUUID")
 
 
 def _sample(index: int, seconds: float, card: Answered) -> Sample:
     millijoules = card.integer("nvmlDeviceGetTotalEnergyConsumption")
-    reasons = card.integer("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = card.integer("nvmlDeviceGetCurrentClocksThrottleReasons")
     processes = card.processes
     return Sample(
         index=index,
         address=card.address,
+        uuid=card.text("nvmlDeviceGetUUID"),
         seconds=seconds,
         memory_used_bytes=card.integer("nvmlDeviceGetMemoryInfo", "used"),
         utilization_percent=card.integer("nvmlDeviceGetUtilizationRates", "gpu"),
@@ -147,7 +155,10 @@ def _sample(index: int, seconds: float, card: Answered) -> Sample:
         temperature_c=card.integer("nvmlDeviceGetTemperature"),
         performance_state=card.performance_state,
         sm_clock_mhz=card.integer("nvmlDeviceGetClockInfo"),
-        throttle_reasons=reasons,
+        clock_reasons=card.clock_reasons,
+        pcie_replays=card.integer("nvmlDeviceGetPcieReplayCounter"),
+        ecc_corrected=card.integer("nvmlDeviceGetTotalEccErrors[0, 0]"),
+        ecc_uncorrected=card.integer("nvmlDeviceGetTotalEccErrors[1, 0]"),
         pids=None if processes is None else tuple(processes),
         pid_memory=None if processes is None else {pid: used for pid, used in processes.items() if used is not None},
         errors=card.errors,

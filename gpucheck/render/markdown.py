@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from gpucheck.render import training
 from gpucheck.render.gaps import grouped
 from gpucheck.text import say
 
@@ -22,6 +23,25 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])|^([-+=])|^(\d+)([.)])")
 def _plain(value: object) -> str:
     """Text that Markdown shows as it is."""
     return "?" if value is None else _SPECIAL.sub(_escaped, str(value))
+
+
+_COMMAND = re.compile(
+    r"(?:^|(?<=: )|(?<=\()|(?<=; )|(?<=, or )|(?<=then ))"
+    r"(?P<command>(?:sudo (?:/[\w/]+/)?[\w-]+"
+    r"|(?:/[\w/]+/)?(?:lspci|nvidia-smi|dmesg|journalctl|dmidecode|lscpu|lsmod|uname|mokutil|docker|grep|ls|cat|echo)"
+    r"(?= [-/|>$'\"*])|gpucheck (?:probe|capture)|modinfo nvidia|systemctl status)"
+    r"(?:[^`;,()]|,(?! ))*?)(?=\.?$|\. |, |[;)]| and reboot)"
+)
+"""A command in a sentence: after a colon, a bracket or the like, and to the end of its clause."""
+
+
+def _prose(text: str) -> str:
+    """A sentence with its commands in backticks, to be copied as they are."""
+    pieces, end = [], 0
+    for found in _COMMAND.finditer(text):
+        pieces += [_plain(text[end : found.start()]), f"`{found['command']}`"]
+        end = found.end()
+    return "".join((*pieces, _plain(text[end:])))
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -48,14 +68,17 @@ def probe(report: Probe) -> str:
     lines += _table(("PCI", "/dev/nvidia\\*", "NVML", "expected"), [levels])
     if machine.gpus:
         header = ("address", "card", "slot", "socket", "driver", "link width")
-        rows = [(g.address, g.name or g.pci_id, g.slot, g.socket, g.driver, g.link.width) for g in machine.gpus]
+        rows = [
+            (g.address, g.name or g.pci_id, g.slot, g.socket, (g.driver or "-") if g.driver_read else None, g.link.width)
+            for g in machine.gpus
+        ]
         lines += _table(header, rows)
     lines += [line for finding in report.findings for line in _finding(finding)]
     if report.changes is not None:
         lines += [say("Since the baseline:"), "", *_changes(report.changes, report.uncompared)]
     if gaps := grouped(machine.gaps):
         lines += [say("Not read:"), ""]
-        lines += [f"- {_plain(facts)} ({gap.reason}): {_plain(gap.how)}" for facts, gap in gaps]
+        lines += [f"- {_plain(facts)} ({gap.reason}): {_prose(gap.how)}" for facts, gap in gaps]
     return "\n".join(lines).rstrip()
 
 
@@ -69,15 +92,16 @@ def _changes(changes: Sequence[Change], uncompared: str | None) -> list[str]:
 
 def _finding(finding: Finding) -> list[str]:
     lines = [f"### {finding.severity}: {finding.code} {finding.name} ({_plain(finding.subject)})", ""]
-    lines += [_plain(finding.message), ""]
+    confidence = "" if finding.confidence == "certain" else f" ({finding.confidence})"
+    lines += [f"{_plain(finding.message)}{confidence}", ""]
     if finding.evidence:
         # A fence longer than any run of backticks in the evidence cannot be closed by it.
         runs = [len(run) for e in finding.evidence for run in re.findall(r"`+", f"{e.source} {e.text}")]
         fence = "`" * max(3, max(runs, default=0) + 1)
         lines += [fence, *(f"{e.source}: {e.text}" for e in finding.evidence), fence, ""]
-    lines += [f"{number}. {_plain(step)}" for number, step in enumerate(finding.remedy, 1)]
+    lines += [f"{number}. {_prose(step)}" for number, step in enumerate(finding.remedy, 1)]
     for test in finding.next_test:
-        lines += ["", _plain(test.do), *(f"- {_plain(o.seen)}: {_plain(o.means)}" for o in test.outcomes)]
+        lines += ["", _prose(test.do), *(f"- {_plain(o.seen)}: {_plain(o.means)}" for o in test.outcomes)]
     return [*lines, ""]
 
 
@@ -146,6 +170,14 @@ def smoke(report: SmokeReport) -> str:
     """One line a card, and the findings."""
     lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
     rows = [(d.device, d.address, d.used, d.replica_steps, d.examples_per_second) for d in report.devices]
+    if report.steps is not None:
+        lines += [_plain(training.layout(report)), ""]
     lines += _table(("device", "address", "used", "steps", "examples/s"), rows)
+    if report.numerics is not None:
+        lines += [_plain(training.numbers(report.numerics)), ""]
+    if report.scaling is not None:
+        lines += [_plain(training.speed(report.scaling)), ""]
+    if report.split is not None and (gain := training.shares(report.split)) is not None:
+        lines += [_plain(gain), ""]
     lines += [line for finding in report.findings for line in _finding(finding)]
     return "\n".join(lines).rstrip()

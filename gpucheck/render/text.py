@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpucheck.findings import untold
 from gpucheck.power import REDUNDANCIES, usable_watts
+from gpucheck.render import training
 from gpucheck.render.gaps import grouped
 from gpucheck.text import say, shorten
 
@@ -42,6 +43,10 @@ _UNKNOWN = "?"
 
 _TRAILING = re.compile(r" +(?=\n)")
 _FEW_NAMES = 8
+_BUSY_PERCENT = 50
+"""From this utilization on, a card is no longer idle."""
+_MOST_COLUMNS = 24
+"""Cards of which a table of distances can be read."""
 _FULL_WIDTH = 60
 """Columns from which an address is kept on one line."""
 
@@ -206,7 +211,8 @@ def _machine(out: Console, machine: Machine) -> None:
         _heading(out, say("Slots, as the firmware lists them"))
         out.print(_in(table, 2))
     table = _table("power supply", "model", "watts", "present", "mains")
-    for psu in machine.psus or ():
+    # Laptops list a supply without a word on it.
+    for psu in (psu for psu in machine.psus or () if psu.location or psu.model or psu.watts):
         _row(table, psu.location, psu.model, psu.watts, _yes_no(psu.present), _yes_no(psu.plugged))
     if table.row_count:
         _heading(out, say("Power supplies"))
@@ -240,16 +246,24 @@ def _link(gpu: Gpu) -> str | None:
         return None
     full = link.max_width is None or link.width == link.max_width
     width = f"x{link.width}" if full else say("x{width} of x{most}", width=link.width, most=link.max_width)
-    return width if link.speed_gts is None else f"{width}, {link.speed_gts:g} GT/s"
+    if link.speed_gts is None:
+        return width
+    fields = {"width": width, "speed": f"{link.speed_gts:g}"}
+    slow = link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
+    busy = gpu.nvml is not None and (gpu.nvml.utilization_percent or 0) >= _BUSY_PERCENT
+    return say("{width}, {speed} GT/s (idle is normal)" if slow and not busy else "{width}, {speed} GT/s", **fields)
 
 
 def _matrix(out: Console, names: Sequence[str], matrix: Sequence[Sequence[str]]) -> None:
     """Short names head the columns; long ones, such as addresses, are numbered."""
+    _heading(out, say("Distance between the cards"))
+    if len(names) > _MOST_COLUMNS:
+        out.print(_in(Text(say("{count} cards are too many for a table; --json lists it.", count=len(names))), 2))
+        return
     long = max(map(len, names)) > 4
     table = _table("", "", *(str(n) for n in range(1, len(names) + 1))) if long else _table("", *names)
     for number, (name, row) in enumerate(zip(names, matrix, strict=True), 1):
         _row(table, *((number, name) if long else (name,)), *row)
-    _heading(out, say("Distance between the cards"))
     out.print(_in(table, 2))
 
 
@@ -470,33 +484,19 @@ def smoke(report: SmokeReport) -> None:
             speed = None if device.examples_per_second is None else f"{device.examples_per_second:,.0f}"
             _row(table, device.device, device.address or "-", _yes_no(device.used), device.replica_steps, speed)
         _heading(out, say("Cards in the training"))
+        if report.steps is not None:
+            out.print(_in(Text(training.layout(report)), 2))
         out.print(_in(table, 2))
     if report.numerics is not None:
-        _heading(out, say("Against the training on one device"))
-        text = say(
-            "Parameters differ by at most {difference} (allowed {tolerance}), replicas among themselves by {spread}.",
-            difference=_small(report.numerics.max_param_difference),
-            tolerance=_small(report.numerics.tolerance),
-            spread=_small(report.numerics.replica_spread),
-        )
-        out.print(_in(Text(text), 2))
+        _heading(out, say("Against the same work on one device"))
+        out.print(_in(Text(training.numbers(report.numerics)), 2))
     if report.scaling is not None:
         _heading(out, say("Speed"))
-        text = say(
-            "{all:,.0f} examples/s together, {single:,.0f} by one device alone on average ({efficiency:.0%} of "
-            "the sum). The slowest, which the group waits for: {slowest}.",
-            all=report.scaling.all,
-            single=report.scaling.single,
-            efficiency=report.scaling.efficiency,
-            slowest=report.scaling.slowest,
-        )
-        out.print(_in(Text(text), 2))
+        out.print(_in(Text(training.speed(report.scaling)), 2))
+    if report.split is not None and (gain := training.shares(report.split)) is not None:
+        out.print(_in(Text(gain), 2))
     for finding in report.findings:
         _finding(out, finding)
-
-
-def _small(value: float | None) -> str:
-    return _UNKNOWN if value is None else "0" if value == 0 else f"{value:.0e}"
 
 
 # --- explain and catalog ------------------------------------------------------------------------

@@ -317,6 +317,18 @@ def legacy_boot(machine: Machine) -> tuple[Evidence, ...]:
     return (Evidence(source="/sys/firmware/efi", text=say("absent: the machine was booted in legacy mode")),)
 
 
+def is_arm(machine: Machine) -> bool:
+    """Whether it is an ARM machine, by its kernel, its processor or the first messages of its boot."""
+    release = (machine.driver.kernel_release if machine.driver is not None else None) or ""
+    model = (machine.cpu.model if machine.cpu is not None else None) or ""
+    first = machine.kernel_log.lines[:20] if machine.kernel_log is not None else ()
+    return (
+        any(word in release for word in ("aarch64", "arm64", "raspi", "-rpi"))
+        or model.startswith(("Cortex", "Neoverse", "ARM"))
+        or any("aarch64" in line or line.startswith("Booting Linux on physical CPU") for line in first)
+    )
+
+
 def rounded(number: int) -> str:
     """Bytes as people compare them: whole GiB, rounded down; smaller ones exactly."""
     return size(number - number % GIB) if number >= GIB else size(number)

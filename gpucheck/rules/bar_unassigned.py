@@ -24,7 +24,8 @@ MMIO until it holds the sum of all BARs, or take cards out until the rest fits. 
 power cut: some boards forget these settings. Where the window of the root bus is large enough and
 the card got no address all the same, let the kernel assign anew for one boot with pci=realloc: it
 cures some machines and breaks others. Newer firmware has removed the switch from some boards, so do
-not update blindly. No lock ties a card to a maker's servers: firmware that can map it will.
+not update blindly. An ARM board has none of these switches: there the device tree sets the window. No
+lock ties a card to a maker's servers: firmware that can map it will.
 
 When it is wrong
 A BAR1 of 256 MiB is normal for a GeForce card, and messages about I/O ranges (BAR 13 of a bridge,
@@ -51,6 +52,7 @@ from gpucheck.rules._addresses import (
     FOUR_GIB,
     Lost,
     Room,
+    is_arm,
     legacy_boot,
     lost,
     on_the_same_root,
@@ -227,6 +229,8 @@ def _next_card(machine: Machine, view: View) -> Finding:
 
 def _remedy(machine: Machine, view: View, given: Room, need: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Steps in the order to try, and titles of what they rest on."""
+    if is_arm(machine):
+        return _arm_steps(), ()
     above_4g, sources = _menu(view, "above-4g")
     window, window_sources = _menu(view, "mmio-base", "mmio-size")
     switch = [
@@ -252,6 +256,17 @@ def _remedy(machine: Machine, view: View, given: Room, need: int) -> tuple[tuple
     return tuple(remedy), tuple(dict.fromkeys(sources + window_sources))
 
 
+def _arm_steps() -> tuple[str, ...]:
+    return (
+        say(
+            "On an ARM board that boots with a device tree, its PCIe node (ranges) sets the window for memory BARs: use "
+            "a newer kernel or device tree with a larger one, or enlarge it there."
+        ),
+        say("On an ARM server with UEFI, look for the size of the PCIe memory window in the firmware setup."),
+        say("If there is none, use a card with smaller BARs."),
+    )
+
+
 def _switch_on(machine: Machine, by_menu: list[str]) -> list[str]:
     """The step that switches addresses above 4 GiB on; none where the BMC says that they are."""
     off = _off(machine)
@@ -275,7 +290,7 @@ def _realloc(machine: Machine) -> bool:
 
 
 def _tests(machine: Machine, given: Room) -> tuple[NextTest, ...]:
-    if _off(machine):
+    if _off(machine) or is_arm(machine):
         return ()
     unknown = given.above_4g is None
     return (

@@ -7,10 +7,11 @@ them gets power and turns its fan, but no software can see it.
 How we know
 The firmware's SMBIOS record of the socket says that it is not populated. Which slots hang on it
 comes from the catalog entry of this model; nothing else is a safe guide, neither the slot's label
-nor the fact that the firmware lists the slot as available.
+nor the fact that the firmware lists the slot as available. Where the entry knows the owner of some slots
+only, those are named, and the rest is called unknown.
 
 Why it matters
-It is the most common honest reason for "this server takes only one GPU": sold with one processor,
+It is often why somebody says in good faith that a server takes only one GPU: sold with one processor,
 an R730 or a T630 has lost half of its slots.
 
 What to do
@@ -77,7 +78,7 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket) -> Iterator[F
             "not known for this model.",
             socket=socket.designation,
         )
-    else:
+    elif _owners_known(machine, view.server):
         message = say(
             plural(
                 len(dead),
@@ -85,7 +86,18 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket) -> Iterator[F
                 "CPU socket {socket} is empty, so slots {slots} are dead.",
             ),
             socket=socket.designation,
-            slots=", ".join(dead),
+            slots=", ".join(_listed(machine, view.server, dead)),
+        )
+    else:
+        message = say(
+            plural(
+                len(dead),
+                "CPU socket {socket} is empty, so at least slot {slots} is dead; for the other slots it is not known.",
+                "CPU socket {socket} is empty, so at least slots {slots} are dead; for the other slots it is not "
+                "known.",
+            ),
+            socket=socket.designation,
+            slots=", ".join(_listed(machine, view.server, dead)),
         )
     yield finding(
         "cpu-socket-empty",
@@ -98,22 +110,45 @@ def _check_socket(machine: Machine, view: View, socket: CpuSocket) -> Iterator[F
                 "Fit a processor of the same model in {socket}, with its heat sink and memory.",
                 socket=socket.designation,
             ),
-            say("Or move the card to a slot that belongs to a populated socket."),
+            say("Or use only slots that belong to a populated socket."),
         ),
-        next_test=(
-            NextTest(
-                do=say("Move the card that is not seen to a slot in which a card is seen."),
-                outcomes=(
-                    Reading(seen=say("It is seen there"), means=say("Its old slot is dead.")),
-                    Reading(
-                        seen=say("It is not seen there either"),
-                        means=say("The card or its power lead is at fault, not the socket."),
-                    ),
-                ),
-            ),
-        ),
+        next_test=(_move_test(),) if _is_missing(machine, view) else (),
         sources=_sources(view.server, dead or ()),
     )
+
+
+def _is_missing(machine: Machine, view: View) -> bool:
+    """Whether a card is known to be missing, or none is seen at all."""
+    return not machine.gpus or (view.expected is not None and len(machine.gpus) < view.expected.n)
+
+
+def _move_test() -> NextTest:
+    return NextTest(
+        do=say("Move the card that is not seen to a slot in which a card is seen."),
+        outcomes=(
+            Reading(seen=say("It is seen there"), means=say("Its old slot is dead.")),
+            Reading(
+                seen=say("It is not seen there either"),
+                means=say("The card or its power lead is at fault, not the socket."),
+            ),
+        ),
+    )
+
+
+def _owners_known(machine: Machine, server: Server | None) -> bool:
+    """Whether the owner of every slot is known."""
+    if server is not None and server.slots:
+        return all(row.socket is not None for row in server.slots)
+    return all(slot.socket is not None for slot in machine.slots or ())
+
+
+def _listed(machine: Machine, server: Server | None, dead: tuple[str, ...]) -> Iterator[str]:
+    """Slots as the firmware of this machine names them, or as the catalog does."""
+    there = {slot.designation for slot in machine.slots or ()}
+    for id in dead:
+        rows = [row for row in (server.slots if server is not None else ()) if row.id == id]
+        names = {name for row in rows for name in row.designations if name in there}
+        yield names.pop() if len(names) == 1 else id
 
 
 def dead_slots(machine: Machine, server: Server | None, socket: CpuSocket) -> tuple[str, ...] | None:

@@ -19,7 +19,7 @@ is installed for another kernel, install the headers of the running one and let 
 
 When it is wrong
 In a container the host's modules cannot be seen; then nothing is claimed. Cards that are set aside
-for virtual machines need no driver on the host.
+for virtual machines need no driver on the host. Of cards that nouveau holds, nouveau-bound tells.
 
 Sources
 https://docs.nvidia.com/datacenter/tesla/drivers/cuda-toolkit-driver-and-architecture-matrix.html
@@ -39,13 +39,21 @@ from gpucheck.text import plural, say
 NEEDS: tuple[str, ...] = ("gpus", "driver")
 
 
+_TAKEN = PASS_THROUGH | {"nvidia", "nouveau"}
+"""Drivers whose cards are not judged here: nouveau-bound tells of a missing driver itself."""
+_NOT_LOADED = 9
+"""nvmlReturn_t of a library that is there while its module is not loaded."""
+
+
 def _without_driver(machine: Machine) -> list[Gpu]:
     """NVIDIA cards that need a driver on this host and that none is known to run."""
-    return [
-        gpu
-        for gpu in nvidia_on_pci(machine)
-        if gpu.nvml is None and gpu.driver not in PASS_THROUGH and gpu.driver != "nvidia"
-    ]
+    return [gpu for gpu in nvidia_on_pci(machine) if gpu.nvml is None and gpu.driver not in _TAKEN]
+
+
+def library_is_there(machine: Machine) -> bool:
+    """Whether the user part of NVIDIA's driver is known to be installed."""
+    found = machine.driver.library_versions if machine.driver is not None else None
+    return bool(found) or (machine.nvml is not None and machine.nvml.code == _NOT_LOADED)
 
 
 def _maybe_installed(machine: Machine, driver: Driver) -> bool:
@@ -75,8 +83,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     if "nvidia" in driver.loaded_modules or driver.nvidia_module_installed or _maybe_installed(machine, driver):
         return
     confidence: Confidence = "certain" if driver.nvidia_module_installed is False else "likely"
-    other_kernel = bool(driver.library_versions)
-    if other_kernel:
+    if library_is_there(machine):
         message = say(
             plural(
                 len(cards),
@@ -84,17 +91,19 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 "kernel, so {cards} has no driver.",
                 "NVIDIA's library {version} is installed, but its kernel module is not built for the running "
                 "kernel, so {cards} have no driver.",
+            )
+            if driver.library_versions
+            else plural(
+                len(cards),
+                "NVIDIA's library is installed, but its kernel module is not built for the running kernel, so "
+                "{cards} has no driver.",
+                "NVIDIA's library is installed, but its kernel module is not built for the running kernel, so "
+                "{cards} have no driver.",
             ),
             version=", ".join(driver.library_versions or ()),
             cards=labels(cards),
         )
-        remedy: tuple[str, ...] = (
-            say(
-                "Install the headers of kernel {kernel} and let DKMS build the module: sudo dkms autoinstall",
-                kernel=driver.kernel_release or "$(uname -r)",
-            ),
-            say("Or boot the kernel for which the module was built."),
-        )
+        remedy: tuple[str, ...] = (build_step(driver), say("Or boot the kernel for which the module was built."))
     else:
         message = say(
             plural(
@@ -115,13 +124,20 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         "error",
         subject(cards),
         message,
-        evidence=(*(driver_evidence(gpu) for gpu in cards), *module_evidence(machine), *_disk_evidence(driver)),
+        evidence=(*(driver_evidence(gpu) for gpu in cards), *module_evidence(machine), *disk_evidence(driver)),
         remedy=remedy,
         confidence=confidence,
     )
 
 
-def _disk_evidence(driver: Driver) -> Iterator[Evidence]:
+def build_step(driver: Driver) -> str:
+    """How the module comes into being that the installed package lacks."""
+    how = "Install the headers of kernel {kernel} and let DKMS build the module: sudo dkms autoinstall"
+    return say(how, kernel=driver.kernel_release or "$(uname -r)")
+
+
+def disk_evidence(driver: Driver) -> Iterator[Evidence]:
+    """What lies on disk of NVIDIA's driver."""
     if driver.nvidia_module_installed is False:
         folder = f"/lib/modules/{driver.kernel_release}" if driver.kernel_release else "/lib/modules"
         yield Evidence(source=folder, text=say("No nvidia module for the running kernel"))

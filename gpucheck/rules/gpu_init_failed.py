@@ -38,6 +38,7 @@ from gpucheck.rules import View
 from gpucheck.rules._shared import (
     BELOW_THE_DRIVER,
     DRIVER_REFUSES,
+    LOOK_FURTHER,
     addresses_in,
     explained,
     label,
@@ -61,6 +62,10 @@ _STEPS = (
     ("firmware", r"failed to wait for GFW_BOOT|Cannot initialize GSP firmware"),
 )
 """What the driver says of the step that failed, the most telling first."""
+_NONE = ("None of the NVIDIA graphics adapters were initialized", "None of the NVIDIA devices were initialized")
+_LOADED = ("NVRM: loading NVIDIA",)
+"""What a module says that has started; after :data:`_NONE` it was loaded anew, and that is over."""
+_TAKEN = "probe routine was not called"
 _BEFORE = 40
 """Lines before the failure in which its step is looked for; the driver dumps registers in between."""
 
@@ -76,6 +81,30 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     for address, number in failures.items():
         if address not in done:
             yield _found(machine, address, known.get(address), number)
+    if machine.pci is None and not failures and not any(f.severity == "error" for f in view.found):
+        yield from _none_started(machine)
+
+
+def _none_started(machine: Machine) -> Iterator[Finding]:
+    """The log alone says that no card was started, without a reason and without an address."""
+    log = machine.kernel_log
+    told = [line for _, line in log_lines(machine, *_NONE, *_LOADED)]
+    if log is None or machine.gpus or not told or any(word in told[-1] for word in _LOADED):
+        return
+    taken = [line for _, line in log_lines(machine, _TAKEN)]
+    if taken:
+        message = say("The NVIDIA driver started no card: another driver, such as nouveau or nvidiafb, holds it.")
+    else:
+        message = say("The NVIDIA driver started none of its cards; the log does not say which, nor why.")
+    yield finding(
+        "gpu-init-failed",
+        "error",
+        "machine",
+        message,
+        evidence=tuple(log_evidence(log, line) for line in (*taken[-1:], told[-1])),
+        remedy=LOOK_FURTHER,
+        confidence="possible",
+    )
 
 
 def _found(machine: Machine, address: str, gpu: Gpu | None, number: int) -> Finding:

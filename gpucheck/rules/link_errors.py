@@ -22,7 +22,8 @@ let the slot run one PCIe generation lower.
 When it is wrong
 A switched-off slot, a reset and the start of a card leave single errors behind, and counters do not
 tell when they rose. Errors of other devices are not reported. A card that works again after a fatal
-error gives a warning. Where only a log was given it is not known what is behind the port.
+error gives a warning. Where only a log was given it is not known what is behind the port: then it is
+named, and the tree of devices (lspci -t) is asked for.
 
 Sources
 https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (the counters)
@@ -210,8 +211,11 @@ def _judged(
         else:
             message = say("The link to {cards} failed: the kernel reports a fatal error.", cards=where)
         confidence = "likely" if behind and heard.kinds & {"SDES", "CmpltTO"} else "possible"
-    elif not behind:
+    elif not behind and machine.pci is not None:
         return None
+    elif where is None and (heard.many_nonfatal or heard.stream or heard.some):
+        severity = "warning" if heard.many_nonfatal or heard.stream else "info"
+        message = say("The kernel logs link errors at {port}; what is behind it was not given.", port=subject)
     elif heard.many_nonfatal:
         severity = "warning"
         message = say("The link to {cards} makes errors that cannot be corrected.", cards=where)
@@ -229,10 +233,18 @@ def _judged(
         subject,
         message,
         evidence=_shown(heard.evidence),
-        remedy=() if severity == "info" else _remedy(machine, subject, heard, behind, device),
+        remedy=(
+            *((_ask_for_the_tree(subject),) if machine.pci is None else ()),
+            *(() if severity == "info" else _remedy(machine, subject, heard, behind, device)),
+        ),
         next_test=() if severity == "info" else _tests(),
         confidence=confidence,
     )
+
+
+def _ask_for_the_tree(port: str) -> str:
+    how = "See which device is behind {port}, and give both to gpucheck: lspci -nn > lspci.txt; lspci -t > tree.txt"
+    return say(how, port=port)
 
 
 def _works(gpu: Gpu) -> bool:

@@ -59,6 +59,8 @@ _SIGNATURE = (
     r"|Lockdown: .*unsigned module loading is restricted"
 )
 _OTHER_KERNEL = r"nvidia: (?:version magic |disagrees about version of symbol |Unknown symbol )"
+_RESCUE = frozenset({"nomodeset", "recovery", "single", "rescue", "emergency"})
+"""Words on the kernel command line of an entry that is for repair."""
 _ON_COMMAND_LINE = r"(?:^|\s)((?:module_blacklist|modprobe\.blacklist)=(?:\S*,)?nvidia(?:,\S*)?)(?=\s|$)"
 
 
@@ -173,6 +175,30 @@ def _rebuild(driver: Driver) -> tuple[str, ...]:
     )
 
 
+def _boot_it(driver: Driver) -> Iterator[str]:
+    """Steps where the module was built for a newer kernel, which is there: the one that runs was not meant."""
+    newer = [kernel for kernel in driver.module_kernels or () if _order(kernel) > _order(driver.kernel_release or "")]
+    if not newer or driver.kernel_release is None:
+        return
+    yield say("Boot kernel {kernel}, for which the module is built.", kernel=max(newer, key=_order))
+    odd = [word for word in (driver.kernel_command_line or "").split() if word in _RESCUE]
+    if odd:
+        yield say(
+            "The machine was started with {options} on the kernel command line, as for repair: choose the normal entry "
+            "in the boot menu.",
+            options=", ".join(odd),
+        )
+    yield say(
+        "Or build it for the kernel that runs: install the headers of {kernel}, then sudo dkms autoinstall",
+        kernel=driver.kernel_release,
+    )
+
+
+def _order(release: str) -> tuple[int, ...]:
+    """Sort key of a kernel's release: its numbers."""
+    return tuple(map(int, re.findall(r"\d+", release)[:5]))
+
+
 def _sign(machine: Machine) -> tuple[str, ...]:
     return (
         say(
@@ -272,6 +298,5 @@ def _for_other_kernels(driver: Driver, cards: list[Gpu]) -> Finding | None:
         "NVIDIA's module is built for kernel {kernels}, but {running} runs, so {cards} have no driver.",
     )
     told = Evidence(source="/lib/modules", text=say("nvidia module for: {kernels}", kernels=kernels))
-    return _made(
-        cards, say(message, kernels=kernels, running=running, cards=labels(cards)), (told,), _rebuild(driver), "certain"
-    )
+    text = say(message, kernels=kernels, running=running, cards=labels(cards))
+    return _made(cards, text, (told,), tuple(_boot_it(driver)) or _rebuild(driver), "certain")

@@ -33,14 +33,18 @@ from gpucheck.displays import known_as, why_not_counted
 from gpucheck.facts import Machine
 from gpucheck.findings import Evidence, Finding, finding
 from gpucheck.rules import View
-from gpucheck.rules._shared import LOOK_FURTHER, pci_source
+from gpucheck.rules._shared import LOOK_FURTHER, log_evidence, log_lines, pci_source
 from gpucheck.text import say
 
-NEEDS: tuple[str, ...] = ("gpus",)
+NEEDS: tuple[str, ...] = ()
+
+_NONE_DRIVEN = "NVRM: No NVIDIA GPU found"
 
 
 def lacks(machine: Machine) -> Iterator[str]:
     """Whether a card is on PCI."""
+    if machine.gpus is None:
+        yield "gpus"
     if machine.pci is None:
         yield "pci"
 
@@ -51,8 +55,13 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     if machine.gpus or counts.nvml or counts.tensorflow:
         return
     if machine.pci is None:
-        if not any(f.severity == "error" for f in view.found):
+        told = [line for _, line in log_lines(machine, _NONE_DRIVEN)]
+        if any(f.severity == "error" for f in view.found):
+            return
+        if machine.gpus is not None:
             yield _none_in_nvml(machine)
+        elif told and machine.kernel_log is not None:
+            yield _none_driven(log_evidence(machine.kernel_log, told[-1]))
         return
     functions = machine.pci
     displays = [(f, why) for f in functions if (why := why_not_counted(f, functions)) is not None]
@@ -75,6 +84,19 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
                 "populated CPU socket."
             ),
         ),
+    )
+
+
+def _none_driven(told: Evidence) -> Finding:
+    """The log alone: a card that another driver holds, or that this branch does not know, is passed over too."""
+    return finding(
+        "no-gpu-found",
+        "warning",
+        "machine",
+        say("NVIDIA's module found no GPU that it drives; whether a card is on PCI was not given."),
+        evidence=(told,),
+        remedy=LOOK_FURTHER,
+        confidence="possible",
     )
 
 

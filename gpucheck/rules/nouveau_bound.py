@@ -12,8 +12,9 @@ The card is on PCI and in perfect order, and nvidia-smi does not list it. It hap
 installation, and after a kernel update for which NVIDIA's module was not built.
 
 What to do
-Install NVIDIA's driver if it is not there, keep nouveau from loading, rebuild the initial RAM disk
-and reboot. Most distribution packages of the driver do the middle part themselves.
+Install NVIDIA's driver, or build its module for this kernel, if it is not there; keep nouveau from
+loading, rebuild the initial RAM disk and reboot. Most distribution packages of the driver do the middle
+part themselves. That the driver is missing is told here and not a second time as driver-not-installed.
 
 When it is wrong
 A card that only drives a monitor may stay with nouveau.
@@ -27,9 +28,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck.facts import Machine
-from gpucheck.findings import Finding, finding
+from gpucheck.findings import Evidence, Finding, finding
 from gpucheck.rules import View
 from gpucheck.rules._shared import driver_evidence, labels, log_evidence, log_lines, nvidia_on_pci, subject
+from gpucheck.rules.driver_not_installed import build_step, disk_evidence, library_is_there
 from gpucheck.text import plural, say
 
 NEEDS: tuple[str, ...] = ("gpus",)
@@ -64,9 +66,10 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         evidence=(
             *(driver_evidence(gpu) for gpu in held),
             *((log_evidence(log, refused[-1]),) if log is not None and refused else ()),
+            *_no_module(machine),
         ),
         remedy=(
-            say("Install NVIDIA's driver with the package manager of the distribution, if it is not installed."),
+            *_install(machine),
             say(
                 "Keep nouveau away: put the lines 'blacklist nouveau' and 'options nouveau modeset=0' into "
                 "/etc/modprobe.d/blacklist-nouveau.conf."
@@ -74,3 +77,26 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             say("Rebuild the initial RAM disk (sudo update-initramfs -u, or sudo dracut --force) and reboot."),
         ),
     )
+
+
+def _no_module(machine: Machine) -> Iterator[Evidence]:
+    if machine.driver is not None and machine.driver.nvidia_module_installed is False:
+        yield from disk_evidence(machine.driver)
+
+
+def _install(machine: Machine) -> Iterator[str]:
+    """What NVIDIA's driver lacks on this machine; nothing where its module is there."""
+    driver = machine.driver
+    installed = driver.nvidia_module_installed if driver is not None else None
+    if installed:
+        return
+    if driver is not None and installed is False and library_is_there(machine):
+        yield say("NVIDIA's driver package is there, its module for this kernel is not.")
+        yield build_step(driver)
+    elif installed is False:
+        yield say(
+            "Install NVIDIA's driver with the package manager of the distribution, in a branch that drives every card "
+            "of this machine: no module of it is there."
+        )
+    else:
+        yield say("Install NVIDIA's driver with the package manager of the distribution, if it is not installed.")

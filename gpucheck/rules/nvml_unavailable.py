@@ -86,7 +86,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         else:
             remedy = (say("Install NVIDIA's driver, kernel module and library together."),)
     else:
-        message = say("NVML cannot start: {reason}.", reason=nvml_reason(nvml))
+        message = say("NVML cannot start: {reason}.", reason=nvml_reason(nvml).removesuffix("."))
         remedy = (
             say("Read what the driver says: sudo dmesg | grep -i -e nvrm -e nvidia"),
             say("If the module is not loaded, load it: sudo modprobe nvidia"),

@@ -6,7 +6,7 @@ wrongly, or its weights or samples are not those that were sent to it.
 
 How we know
 The same forward passes run once more on the CPU alone. In float32, without TF32, the outputs differ
-by less than 1e-6 when all is well; the limit is 1e-5. Before that every device infers by itself,
+by about 1e-6 when all is well; the limit is 1e-4. Before that every device infers by itself,
 and one that is wrong alone is named.
 
 Why it matters

@@ -20,7 +20,8 @@ In the firmware setup of a machine that runs no virtual machines, switch ACS and
 AMD-Vi) off, or boot with iommu=pt. Until then NCCL_P2P_DISABLE=1 makes NCCL go through host memory.
 
 When it is wrong
-Many machines work with these settings; then nothing need be changed. GeForce RTX cards have no peer
+Many machines work with these settings; then nothing need be changed. An IOMMU that translates is therefore
+information, a switch that redirects a warning. GeForce RTX cards have no peer
 access over PCIe, so that there is nothing to block. Cards behind NVLink switches, and cards in virtual
 machines, are not judged by settings. A card that is passed to a virtual machine is left out.
 
@@ -145,8 +146,9 @@ def _by_settings(machine: Machine, view: View, peers: list[Gpu]) -> Iterator[Fin
     translated, redirected = tuple(_translated(peers)), tuple(_redirected(machine))
     if len(translated) < 2 and not redirected:
         return
-    none_to_block = all(_has_no_peers(gpu, view) for gpu in peers)
-    severity: Severity = "info" if none_to_block else "warning"
+    # An IOMMU that translates is how most servers come, and most of them train all the same.
+    plain = not redirected or all(_has_no_peers(gpu, view) for gpu in peers)
+    severity: Severity = "info" if plain else "warning"
     if translated and redirected:
         message = say("The IOMMU and the access control of a PCIe switch may block peer access between the cards.")
     elif translated:

@@ -89,10 +89,7 @@ def _braked(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
             Reading(seen=say("It is one of them"), means=say("Look at supplies, backplane and power leads.")),
         ),
     )  # fmt: skip
-    remedy: tuple[str, ...] = (
-        say("Look in the BMC's event log for a power supply that failed or lost its mains, and mend that first."),
-        say("Check that every power lead of the card is plugged in, at the card and at the board or backplane."),
-    )
+    remedy = power_remedy()
     if _is_dell(machine):
         remedy = (
             say("iDRAC was found to brake a card that is missing from its power table: compare the card's subsystem id "
@@ -108,6 +105,14 @@ def _braked(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
         remedy=remedy,
         next_test=(_supplies(), table),
         confidence="possible",
+    )
+
+
+def power_remedy() -> tuple[str, ...]:
+    """What helps a card that is held back because of power."""
+    return (
+        say("Look in the BMC's event log for a power supply that failed or lost its mains, and mend that first."),
+        say("Check that every power lead of the card is plugged in, at the card and at the board or backplane."),
     )
 
 

@@ -2,10 +2,11 @@
 
 What it means
 Data-parallel replicas start equal and apply the same summed gradients, so they stay equal, bit for
-bit. These did not: at least one received another sum or applied it differently.
+bit. These did not: at least one began with other parameters, or applied another sum.
 
 How we know
-The parameters of all replicas are read after the last step and compared; any difference counts.
+The parameters of all replicas are read before the first step and held against those that were given,
+and read after the last step and held against each other; any difference counts.
 The replica that is furthest from the single-device training is named.
 
 Why it matters

@@ -60,9 +60,14 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
             gpu.address,
             message,
             evidence=reasons_evidence(seen),
-            remedy=(
-                say("See that air goes through the card: shroud, blanks in empty slots, nothing in front of it."),
-                say("Clean its heat sink, and the filters and fans of the server."),
-                say("Raise the fan speed in the BMC or the firmware setup; a passive card needs the server's fans."),
-            ),
+            remedy=cooling_remedy(),
         )
+
+
+def cooling_remedy() -> tuple[str, ...]:
+    """What helps a hot card."""
+    return (
+        say("See that air goes through the card: shroud, blanks in empty slots, nothing in front of it."),
+        say("Clean its heat sink, and the filters and fans of the server."),
+        say("Raise the fan speed in the BMC or the firmware setup; a passive card needs the server's fans."),
+    )

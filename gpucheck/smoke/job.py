@@ -13,6 +13,7 @@ PER_REPLICA = 16
 
 Strategy = Literal["mirrored", "central", "model", "hybrid"]
 Mode = Literal["train", "infer"]
+Division = Literal["even", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,23 @@ class Shard:
 
     first: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of a closer look.
+
+    Attributes:
+        what: ``train`` a few steps; ``sum`` what is known; ``fill`` the memory and read it back.
+        devices: TensorFlow's names; of a ``fill`` one.
+        size: Bytes per device; None for a ``fill`` until the device gives no more.
+        way: Of a ``sum``, the cross-device operations to use: a key of ``worker_deep.WAYS``.
+    """
+
+    what: Literal["train", "sum", "fill"]
+    devices: tuple[str, ...]
+    size: int | None = None
+    way: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,10 @@ class Job:
         strategy: How the net is laid out over the devices.
         mode: ``infer`` for forward passes only.
         by_speed: Each device gets a share of the batch by the speed it has alone.
+        tf_config: For a training on several hosts, who they are and which this is; ``replicas`` and
+            ``shards`` are then of this host, and ``global_batch`` of all.
+        soak_seconds: Time to repeat the training under load after everything else.
+        tasks: A closer look in place of the training.
     """
 
     kind: Literal["gpu", "cpu"]
@@ -56,6 +78,9 @@ class Job:
     strategy: Strategy = "mirrored"
     mode: Mode = "train"
     by_speed: bool = False
+    tf_config: str | None = None
+    soak_seconds: float = 0.0
+    tasks: tuple[Task, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -65,6 +90,7 @@ class Job:
         fields = json.loads(text)
         if fields["shards"] is not None:
             fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
+        fields["tasks"] = tuple(Task(**{**task, "devices": tuple(task["devices"])}) for task in fields["tasks"])
         return cls(**fields)
 
     def split(self, replicas: int) -> tuple[Shard, ...]:

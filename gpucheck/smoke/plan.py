@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpucheck.errors import UsageError
 from gpucheck.findings import Evidence, Finding, Severity, finding
-from gpucheck.smoke.job import Job
+from gpucheck.smoke.job import Division, Job, Mode, Strategy, mesh
 from gpucheck.smoke.report import Verdict
 from gpucheck.text import plural, say
 
 if TYPE_CHECKING:
-    from gpucheck.facts import Machine, Nvml
+    from gpucheck.facts import Machine, Nvml, NvmlGpu
 
 MOST_LOGICAL = 64
-GPU_WIDTH, GPU_LOAD_BATCH, GPU_LOAD_SECONDS = 64, 2048, 2.0
+LEAST_WIDTH, MOST_WIDTH = 64, 256
+"""Channels of the first convolution on a GPU."""
+LEAST_LOAD_BATCH, MOST_LOAD_BATCH, USUAL_LOAD_BATCH = 256, 32768, 2048
+"""Samples per card under load; the last where the card's memory was not read."""
+LOAD_SHARE = 0.25
+"""Share of the free memory that the load may fill. TensorFlow's allocator grows in steps of twice the
+size, and the convolution's workspaces are beside it."""
+LOAD_SECONDS, LEAST_LOAD_SECONDS = 10.0, 1.0
+"""Time under load of all measurements together, and the least of one: NVML refreshes its utilisation
+a few times a second."""
 
 _ALLOTMENTS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Variables by which a user, a container runtime or a scheduler grants some cards only."""
@@ -56,6 +65,8 @@ class Card:
     in_nvml: bool = False
     processes: tuple[int, ...] | None = None
     """Processes with a compute context; None where that was not read."""
+    free_bytes: int | None = None
+    """Memory that was not in use; None where that was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +105,16 @@ def cards_of(machine: Machine) -> tuple[Card, ...] | None:
             uuid=gpu.nvml.uuid if gpu.nvml else None,
             in_nvml=gpu.nvml is not None,
             processes=gpu.nvml.processes if gpu.nvml else None,
+            free_bytes=_free(gpu.nvml) if gpu.nvml else None,
         )
         for gpu in sorted(machine.gpus, key=lambda gpu: gpu.address)
     )
+
+
+def _free(card: NvmlGpu) -> int | None:
+    if card.memory_total_bytes is None or card.memory_used_bytes is None:
+        return None
+    return max(0, card.memory_total_bytes - card.memory_used_bytes)
 
 
 def granted(cards: tuple[Card, ...], environ: Mapping[str, str]) -> tuple[Card, ...]:
@@ -137,6 +155,9 @@ def decide(
     environ: Mapping[str, str],
     steps: int,
     global_batch: int | None = None,
+    strategy: Strategy = "mirrored",
+    mode: Mode = "train",
+    split: Division = "even",
     expect_gpus: int | None = None,
     if_busy: Literal["fail", "skip", "wait"] = "fail",
 ) -> Train | DoNotTrain:
@@ -156,6 +177,35 @@ def decide(
         )
     if steps < 1:
         raise UsageError(say("A training has at least one step."), input="--steps")
+    if split == "auto" and strategy in ("model", "hybrid"):
+        raise UsageError(
+            say("Strategy {strategy} divides the layers, so that no device can have a share by its speed.",
+                strategy=strategy),
+            input="--split",
+            hint=say("use mirrored or central"),
+        )  # fmt: skip
+
+    def cpu_job(count: int) -> Job:
+        _check_mesh(strategy, count, global_batch)
+        return Job("cpu", count, steps, global_batch, strategy=strategy, mode=mode, by_speed=split == "auto")
+
+    def gpu_job(cards: Sequence[Card]) -> Job:
+        if cards:
+            _check_mesh(strategy, len(cards), global_batch)
+        width, load_batch = size([card.free_bytes for card in cards])
+        return Job(
+            "gpu",
+            max(1, len(cards)),
+            steps,
+            global_batch,
+            width=width,
+            load_batch=load_batch,
+            load_seconds=load_seconds(max(1, len(cards)), split),
+            strategy=strategy,
+            mode=mode,
+            by_speed=split == "auto",
+        )
+
     if request.kind == "cpu":
         if expect_gpus:
             raise UsageError(
@@ -163,7 +213,7 @@ def decide(
                 input="--expect-gpus",
                 hint=say("use --devices gpu or auto"),
             )
-        return Train(_cpu_job(request.count or 1, steps, global_batch), environment=_NO_GPU)
+        return Train(cpu_job(request.count or 1), environment=_NO_GPU)
     if cards is None:
         if request.kind == "auto":
             return DoNotTrain(
@@ -172,11 +222,11 @@ def decide(
             )
         if nvml is not None and nvml.status == "timed-out":
             return _hung(nvml, ())
-        return Train(_gpu_job(1, steps, global_batch), environment=_IN_PCI_ORDER)
+        return Train(gpu_job(()), environment=_IN_PCI_ORDER)
     if not cards:
         if request.kind == "auto" and not expect_gpus:
-            count = min(4, max(2, os.cpu_count() or 2), global_batch or 4)
-            return Train(_cpu_job(count, steps, global_batch), environment=_NO_GPU)
+            count = 4 if strategy == "hybrid" else min(4, max(2, os.cpu_count() or 2), global_batch or 4)
+            return Train(cpu_job(count), environment=_NO_GPU)
         return DoNotTrain("fail", say("Nothing was trained: there is no GPU on PCI."), findings=(_no_gpu(expect_gpus),))
 
     wanted = granted(cards, environ)
@@ -207,7 +257,7 @@ def decide(
     if busy:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid or "" for card in free)
     return Train(
-        _gpu_job(max(1, len(free)), steps, global_batch),
+        gpu_job(free),
         cards=free,
         left_out=tuple(card for card in cards if card not in free),
         environment=tuple(environment.items()),
@@ -219,20 +269,50 @@ _NO_GPU = (("CUDA_VISIBLE_DEVICES", "-1"), ("HIP_VISIBLE_DEVICES", "-1"))
 _IN_PCI_ORDER = (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),)
 
 
-def _cpu_job(count: int, steps: int, global_batch: int | None) -> Job:
-    return Job("cpu", count, steps, global_batch)
+def _check_mesh(strategy: Strategy, devices: int, global_batch: int | None) -> None:
+    """UsageError where the devices make no mesh, or the batch no equal shards for its rows."""
+    if strategy != "hybrid":
+        return
+    try:
+        rows, _ = mesh(strategy, devices)
+    except ValueError:
+        raise UsageError(
+            say("Strategy hybrid needs a mesh, and {n} devices make none.", n=devices),
+            input="--strategy",
+            hint=say("use 4, 6, 8, 9, 10, 12 or 16 devices, or strategy model"),
+        ) from None
+    if global_batch is not None and global_batch % rows:
+        raise UsageError(
+            say("A batch of {batch} samples cannot be divided evenly over {rows} rows.", batch=global_batch, rows=rows),
+            input="--batch",
+            hint=say("use a multiple of {rows}", rows=rows),
+        )
 
 
-def _gpu_job(count: int, steps: int, global_batch: int | None) -> Job:
-    return Job(
-        "gpu",
-        count,
-        steps,
-        global_batch,
-        width=GPU_WIDTH,
-        load_batch=GPU_LOAD_BATCH,
-        load_seconds=GPU_LOAD_SECONDS,
-    )
+def sample_bytes(width: int) -> int:
+    """Device memory that one sample takes in a training step: of the image and of both convolutions
+    the value, the sum with the bias, the rectified one and the gradient."""
+    floats = 4 * (16 * 16 * 3 + 8 * 8 * width + 4 * 4 * 2 * width)
+    return 4 * floats
+
+
+def size(free_bytes: Sequence[int | None]) -> tuple[int, int]:
+    """Width and samples per card under load, for cards with so much free memory. The smallest card
+    binds, since all get the same. A larger memory is filled with more samples first, then by a wider
+    net, which works longer on each."""
+    known = [free for free in free_bytes if free is not None]
+    if not known or len(known) < len(free_bytes):
+        return LEAST_WIDTH, USUAL_LOAD_BATCH
+    budget = int(LOAD_SHARE * min(known))
+    width = LEAST_WIDTH
+    while width < MOST_WIDTH and budget // sample_bytes(2 * width) >= MOST_LOAD_BATCH:
+        width *= 2
+    return width, min(MOST_LOAD_BATCH, max(LEAST_LOAD_BATCH, budget // sample_bytes(width)))
+
+
+def load_seconds(cards: int, split: Division) -> float:
+    """Seconds per measurement: each card alone, all together, and with shares by speed all once more."""
+    return max(LEAST_LOAD_SECONDS, LOAD_SECONDS / (cards + (2 if split == "auto" else 1)))
 
 
 def _no_gpu(expected: int | None) -> Finding:

@@ -24,8 +24,10 @@ import gpucheck
 from gpucheck.findings import in_order
 from gpucheck.host import end_group
 from gpucheck.smoke import plan as planning
-from gpucheck.smoke.evidence import Judgement, Outcome, Sample, judge, not_listed
-from gpucheck.smoke.job import Job
+from gpucheck.smoke.cards import Sample, not_listed
+from gpucheck.smoke.evidence import judge
+from gpucheck.smoke.job import Division, Job, Mode, Strategy
+from gpucheck.smoke.outcome import Judgement, Outcome
 from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
 from gpucheck.smoke.report import EXIT_CODES, SmokeReport
 
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     from gpucheck.readers.nvml_watch import Watch
 
 Progress = Callable[[int, int, str], None]
-"""Called with step, steps and phase: ``import``, ``devices``, ``alone``, ``train``, ``compare``,
-``together``."""
+"""Called with step, steps and phase: ``import``, ``devices``, ``alone``, ``train`` or ``infer``,
+``compare``, ``together``."""
+
+Messages = queue.SimpleQueue[dict[str, Any] | None]
+"""What the worker says, as it comes; None when it says no more."""
 
 STEPS = 10
 TIMEOUT = 300.0
@@ -78,6 +83,9 @@ def smoke(
     if_busy: Literal["fail", "skip", "wait"] = "fail",
     expect_gpus: int | None = None,
     global_batch: int | None = None,
+    strategy: Strategy = "mirrored",
+    mode: Mode = "train",
+    split: Division = "even",
     progress: Progress | None = None,
     look_again: Callable[[], Machine] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -92,6 +100,9 @@ def smoke(
         if_busy: What to do about cards that run somebody else's processes.
         expect_gpus: Fewer GPUs that did their part than this is a failure.
         global_batch: Samples per step over all devices; by default 16 for each.
+        strategy: How the net is laid out over the devices.
+        mode: ``infer`` for forward passes only.
+        split: ``auto`` gives each device a share of the batch by the speed that it has alone.
         progress: Called from this thread at every message of the worker.
         look_again: Reads the machine once more, for ``wait``.
         environ: Environment of the worker, by default that of this process.
@@ -109,6 +120,9 @@ def smoke(
             environ=environ,
             steps=steps,
             global_batch=global_batch,
+            strategy=strategy,
+            mode=mode,
+            split=split,
             expect_gpus=expect_gpus,
             if_busy=if_busy,
         )
@@ -129,7 +143,22 @@ def smoke(
         plan = decide()
     if isinstance(plan, DoNotTrain):
         devices = tuple(not_listed(card) for card in plan.cards)
-        return _report(Judgement(plan.verdict, plan.headline, devices=devices, findings=plan.findings))
+        judgement = Judgement(plan.verdict, plan.headline, devices=devices, findings=plan.findings)
+        return report_of(judgement, strategy, mode)
+    outcome, samples = attend(plan, environ, timeout, progress)
+    return report_of(judge(plan, outcome, samples, expect_gpus), strategy, mode, steps, outcome.seconds)
+
+
+def attend(
+    plan: Train,
+    environ: Mapping[str, str],
+    timeout: float,
+    progress: Progress | None,
+    *,
+    command: Sequence[str] = WORKER,
+    messages: Messages | None = None,
+) -> tuple[Outcome, Sequence[Sample] | None]:
+    """Train while NVML is watched; without GPUs there is nothing to watch, and the samples are None."""
     watch = _watch() if plan.job.kind == "gpu" else None
     samples: Sequence[Sample] | None = None
     try:
@@ -141,13 +170,15 @@ def smoke(
             environ={**environ, **dict(plan.environment)},
             limits=Limits(timeout, min(timeout, QUIET_SECONDS)),
             progress=progress,
+            command=command,
+            messages=messages,
         )
         if watch is not None:
             time.sleep(SETTLE_SECONDS)
     finally:
         if watch is not None:
             samples = watch.stop()
-    return _report(judge(plan, outcome, samples, expect_gpus), steps, outcome.seconds)
+    return outcome, samples
 
 
 def _watch() -> Watch:
@@ -156,7 +187,9 @@ def _watch() -> Watch:
     return Watch()
 
 
-def _report(judgement: Judgement, steps: int | None = None, seconds: float | None = None) -> SmokeReport:
+def report_of(
+    judgement: Judgement, strategy: Strategy, mode: Mode, steps: int | None = None, seconds: float | None = None
+) -> SmokeReport:
     return SmokeReport(
         headline=judgement.headline,
         verdict=judgement.verdict,
@@ -167,6 +200,9 @@ def _report(judgement: Judgement, steps: int | None = None, seconds: float | Non
         scaling=judgement.scaling,
         findings=in_order(list(judgement.findings)),
         tensorflow=judgement.tensorflow,
+        strategy=strategy,
+        mode=mode,
+        split=judgement.split,
         steps=steps,
         global_batch=judgement.global_batch,
         seconds=None if seconds is None else round(seconds, 3),
@@ -183,9 +219,11 @@ def train(
     limits: Limits | None = None,
     progress: Progress | None = None,
     command: Sequence[str] = WORKER,
+    messages: Messages | None = None,
 ) -> Outcome:
     """Have a worker do a job. Never raises for what the worker does, and never waits for it longer
-    than its limits and a second."""
+    than its limits and a second. Another thread may put ``{"lost": ...}`` into ``messages``: then the
+    worker waits for somebody who will not come, and is ended."""
     limits = limits or Limits()
     started = time.monotonic()
     process = subprocess.Popen(
@@ -202,7 +240,7 @@ def train(
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    messages = queue.SimpleQueue() if messages is None else messages
     stderr: deque[str] = deque(maxlen=STDERR_LINES)
     readers = [
         threading.Thread(target=_read_messages, args=(process.stdout, messages), daemon=True),
@@ -213,13 +251,13 @@ def train(
     outcome = Outcome(pid=process.pid, started=started)
     try:
         _follow(outcome, messages, started, limits, job.steps, progress)
-        if outcome.ending not in ("stuck", "late"):
+        if outcome.ending not in ("stuck", "late", "lost"):
             _await_end(process)
     finally:
         alive = _group_alive(process)
         ended = end_group(process)
         # After a kill for time only what survives it is left behind, else all that was still there.
-        outcome.left_behind = not ended or (alive and outcome.ending not in ("stuck", "late"))
+        outcome.left_behind = not ended or (alive and outcome.ending not in ("stuck", "late", "lost"))
         outcome.returncode = process.returncode
         outcome.seconds = time.monotonic() - started
         for reader in readers:
@@ -241,7 +279,7 @@ def _environment(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     return child
 
 
-def _read_messages(file: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+def _read_messages(file: IO[bytes], messages: Messages) -> None:
     """Queue each message, and None at the end."""
     with file:
         for line in file:
@@ -263,7 +301,7 @@ def _read_lines(file: IO[bytes], lines: deque[str]) -> None:
 
 def _follow(
     outcome: Outcome,
-    messages: queue.SimpleQueue[dict[str, Any] | None],
+    messages: Messages,
     started: float,
     limits: Limits,
     steps: int,
@@ -291,6 +329,9 @@ def _follow(
         elif "failed" in message:
             outcome.failure = message["failed"]
             outcome.ending = "failed"
+            return
+        elif "lost" in message:
+            outcome.ending = "lost"
             return
         elif "phase" in message:
             outcome.phase = message["phase"]

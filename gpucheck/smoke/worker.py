@@ -39,7 +39,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from gpucheck.smoke.job import Job, Shard, by_speed
 from gpucheck.smoke.worker_central import Central
@@ -77,6 +77,8 @@ class Training:
     The small methods are the seams: a test replaces one of them to show that the fault is caught.
     """
 
+    layouts: ClassVar[Mapping[str, type[Layout]]] = LAYOUTS
+
     def __init__(self, tf: Any, job: Job, channel: Channel, prints: IO[str]) -> None:
         self.tf = tf
         self.job = job
@@ -85,7 +87,7 @@ class Training:
         self.devices = self.find_devices()
         self.referee = "CPU:0"
         """Device of the single-device training: never a card that is under test."""
-        self.layout = LAYOUTS[job.strategy](self)
+        self.layout = self.layouts[job.strategy](self)
         self.shards = self.layout.divide() if self.devices else ()
         """The part of the global batch that each device sees; several may see the same."""
         self.total = max((shard.first + shard.count for shard in self.shards), default=0)
@@ -109,10 +111,15 @@ class Training:
         else:
             for card in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(card, True)
-        names = [short(device.name) for device in tf.config.list_logical_devices(self.job.kind.upper())]
+        names = self.list_devices()
         # Set at the start it holds for every graph; from here on leave out each single eager call.
         tf.debugging.set_log_device_placement(False)
         return names
+
+    def list_devices(self) -> list[str]:
+        """The devices of the kind that was asked for."""
+        listed = self.tf.config.list_logical_devices(self.job.kind.upper())
+        return [short(device.name) for device in listed]
 
     def describe(self) -> list[dict[str, Any]]:
         """What TensorFlow says of each device. A GPU's ``description`` holds its name and PCI bus
@@ -241,29 +248,29 @@ class Training:
             tf.TensorSpec([None], tf.int32),
         )
 
-        def on(device: str) -> tuple[list[Any], Callable[[], Any]]:
+        def on(device: str, count: int) -> Callable[[], list[Any]]:
             with tf.device(device):
                 weights = [tf.constant(weight) for weight in self.initial]
-                images, labels = self.draw(0, self.load)
+                images, labels = self.draw(0, count)
 
-            def once() -> Any:
+            def once() -> list[Any]:
                 with tf.device(device):
                     return [value.numpy() for value in self.work(weights, images, labels)]
 
-            return once(), once
+            return once
 
+        # A few samples are enough to compare: the referee would take long over a card's full load.
+        few = max(shard.count for shard in self.shards)
         self.channel.send(phase="alone", device=self.referee)
-        expected, _ = on(self.referee)
+        expected = on(self.referee, few)()
         measured = []
         for device in self.devices:
             self.channel.send(phase="alone", device=device)
-            got, once = on(device)
-            measured.append(
-                {
-                    "alone_difference": finite(_difference(expected, got)),
-                    "alone_per_second": self.load / self.seconds(once),
-                }
-            )
+            difference = _difference(expected, on(device, few)())
+            once = on(device, self.load)
+            once()
+            speed = self.load / self.seconds(once)
+            measured.append({"alone_difference": finite(difference), "alone_per_second": speed})
         return measured
 
     def seconds(self, once: Callable[[], Any]) -> float:
@@ -287,9 +294,9 @@ class Training:
 
         ``replicas``: the layout's evidence, with ``difference`` (of parameters, or of outputs);
         ``max_param_difference``, ``max_output_difference``: the largest, of what was compared;
-        ``replica_spread``, ``start_spread``: between the parameters of replicas, after the last step
-        and before the first; ``max_param_change``: how far training moved them; ``max_output``: the
-        largest output; ``loss``: of the first and of the last step; ``together_per_second``, and with
+        ``start_difference``: between the parameters that any replica began with and those it was given;
+        ``replica_spread``: between the parameters of replicas after the last step;
+        ``max_param_change``: how far training moved them; ``max_output``: the largest output; ``loss``: of the first and of the last step; ``together_per_second``, and with
         shares by speed ``even_per_second``.
         """
         self.layout.build(self.initial)
@@ -304,7 +311,9 @@ class Training:
                 {**one, "difference": finite(difference)}
                 for one, difference in zip(evidence, differences, strict=True)
             ],
-            "start_spread": finite(_spread(started)),
+            "start_difference": finite(
+                max((_difference(self.initial, copy) for copy in started), key=_nan_first)
+            ),
             "replica_spread": finite(_spread(copies)),
             **self.speeds(),
         }

@@ -55,10 +55,8 @@ class Cut(Layout):
         return tuple(shard for shard in rows for _ in range(self.columns))
 
     def build(self, weights: list[Any]) -> None:
-        from tensorflow.experimental import dtensor
-
         tf, session = self.tf, self.session
-        self.dtensor = dtensor
+        self.dtensor = dtensor = tf.experimental.dtensor
         self.mesh = dtensor.create_mesh([("data", self.rows), ("model", self.columns)], devices=session.devices)
         self.cuts = [
             self.layout(*("model" if axis == cut else dtensor.UNSHARDED for axis in range(weight.ndim)))

@@ -44,7 +44,11 @@ class Mirrored(Layout):
 
     def _replica(self) -> int:
         context = self.tf.distribute.get_replica_context()
-        return int(self.tf.get_static_value(context.replica_id_in_sync_group))
+        return self.local(int(self.tf.get_static_value(context.replica_id_in_sync_group)))
+
+    def local(self, replica: int) -> int:
+        """Number of a replica among those of this process."""
+        return replica
 
     def _train_replica(self, images: Any, labels: Any) -> Any:
         loss, sent = self.gradients(self._replica(), self.weights, images, labels)
@@ -72,7 +76,7 @@ class Mirrored(Layout):
         """The images and the labels of all replicas, each made on the replica's device."""
 
         def of_replica(context: Any) -> tuple[Any, Any]:
-            replica = context.replica_id_in_sync_group
+            replica = self.local(context.replica_id_in_sync_group)
             with self.session.place(replica):
                 return make(replica)
 

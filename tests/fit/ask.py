@@ -13,7 +13,8 @@ from gpucheck.entries import Card, Server
 from gpucheck.findings import Check
 from gpucheck.fit.advise import advise
 from gpucheck.fit.ask import Asked, answer
-from gpucheck.fit.report import Advice
+from gpucheck.fit.plans import Plan
+from gpucheck.fit.report import Advice, AdviceVerdict
 from gpucheck.fit.request import Order, Request, Wanted, parse_psus
 
 
@@ -94,3 +95,13 @@ def bare(advice: Advice) -> list[Check]:
     """Statements about a product that name no source."""
     judged = (check for check in advice.checks if check.outcome in ("pass", "fail", "change"))
     return [check for check in judged if not check.sources and UNSOURCED.get(check.topic, "\0") not in check.message]
+
+
+def by_all_rulings(plan: Plan) -> AdviceVerdict:
+    """The verdict of a plan as DESIGN has it, from everything that was checked."""
+    outcomes = {ruling.check.outcome for ruling in plan.rulings}
+    if plan.left_out or "fail" in outcomes:
+        return "does-not-fit"
+    if any(ruling.essential and ruling.check.outcome == "unknown" for ruling in plan.rulings):
+        return "unknown"
+    return "fits-with-changes" if "change" in outcomes else "fits"

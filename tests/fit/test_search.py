@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucheck.entries import Bus, Card, Server, SlotRow
-from gpucheck.fit.plans import VERDICT_ORDER, best_plan, best_verdict, builds, most_cards, most_in, verdicts
+from gpucheck.fit.case import Case
+from gpucheck.fit.plans import VERDICT_ORDER, Plan, best_plan, best_verdict, builds, most_cards, most_in, verdicts
 from gpucheck.fit.request import Order, PsuPlan, Request, Wanted
 from gpucheck.fit.slots import Build, Placement, Seat, active_rows, best_placement, named_slots, pair_class, seat
 
-from .ask import card, fit, server
+from .ask import by_all_rulings, card, fit, server
 
 modest = settings(derandomize=True, max_examples=150, deadline=None)
 thorough = settings(derandomize=True, max_examples=300, deadline=None)
@@ -159,7 +160,9 @@ def all_placements(server: Server, orders: Sequence[Order], build: Build) -> Ite
     """Every way of putting any of the cards into any of the slots, with nothing left out early."""
     rows = active_rows(server, build)
     standing = [judged(server, order, row, build) for order in orders if order.fitted for row in rows]
-    standing = [replace(one, remarks=(), order=one.row.order, rank=0, fitted=True) for one in standing if one is not None]
+    standing = [
+        replace(one, remarks=(), order=one.row.order, rank=0, fitted=True) for one in standing if one is not None
+    ]
     taken = {slot for one in standing for slot in one.covers}
     queue = [order for order in orders if not order.fitted for _ in range(order.count)]
     choices = [[None, *(judged(server, order, row, build) for row in rows)] for order in queue]
@@ -250,6 +253,7 @@ def test_pair_class_has_no_direction(rows: list[SlotRow]) -> None:
 
 # --- what must hold -------------------------------------------------------------------------------
 
+
 @few
 @given(requests())
 def test_verdict_is_that_of_the_best_build(request: Request) -> None:
@@ -258,6 +262,27 @@ def test_verdict_is_that_of_the_best_build(request: Request) -> None:
     if not plan.left_out:
         verdicts = [best_plan(replace(request, cpus=b.cpus, options=b.options)).verdict for b in builds(request)]
         assert plan.fails is all(verdict == "does-not-fit" for verdict in verdicts)
+
+
+def of_all_builds(request: Request) -> str:
+    """The verdict when every build is looked at in full."""
+    plans = [
+        Plan(Case(request, build, best_placement(request.server, request.orders, build))) for build in builds(request)
+    ]
+    return max(map(by_all_rulings, plans), key=VERDICT_ORDER.__getitem__)
+
+
+@few
+@given(requests())
+def test_the_quick_ways_say_what_all_rulings_say(request: Request) -> None:
+    assert best_plan(request).verdict == best_verdict(request) == of_all_builds(request)
+    kind = request.orders[0]
+    counted = [of_all_builds(replace(request, orders=(replace(kind, count=count),))) for count in range(1, 8)]
+    found = verdicts(replace(request, orders=(kind,)), range(1, 8))
+    assert [verdict for _, verdict, _ in found] == counted
+    assert {most for _, _, most in found} == {
+        max((count for count, verdict in enumerate(counted, 1) if verdict != "does-not-fit"), default=0)
+    }
 
 
 @few

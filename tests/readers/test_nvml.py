@@ -515,6 +515,9 @@ def test_a_damaged_answer_costs_its_value() -> None:
         assert parts.nvml is not None
         assert parts.nvml.gpus is not None
         assert parts.nvml.gpus[0].memory_used_bytes is None
+        # The count is damaged too: it makes no cards, and counts none.
+        assert (len(parts.nvml.gpus), parts.nvml.complete) == (1, False)
+        assert reasons(parts)["nvml.complete"] == "unreadable"
 
 
 # --- watching ---------------------------------------------------------------------------------
@@ -545,7 +548,8 @@ def test_a_watch_sees_values_change(use: Use) -> None:
     assert [sample.energy_joules for sample in first[:4]] == [1.0, 1.5, 90.0, 90.0]
     assert [sample.pids for sample in first[:4]] == [(), (), (1234,), (1234,)]
     assert first[2].pid_memory == {1234: 1 << 30}
-    assert (first[0].power_watts, first[0].sm_clock_mhz, first[0].throttle_reasons) == (31.25, 210, 1)
+    assert (first[0].power_watts, first[0].sm_clock_mhz, first[0].clock_reasons) == (31.25, 210, ("idle",))
+    assert (first[0].uuid, first[-1].uuid) == (working["uuid"],) * 2
     assert (first[0].temperature_c, first[0].performance_state) == (35, 8)
     assert [sample.seconds for sample in samples] == sorted(sample.seconds for sample in samples)
     assert {sample.address for sample in samples} == {"0000:04:00.0", "0000:44:00.0"}
@@ -582,7 +586,24 @@ def test_a_card_lost_under_watch(use: Use) -> None:
     assert len(lost) == 3
     assert lost[-1].errors["nvmlDeviceGetPowerUsage"] == 15
     assert lost[-1].power_watts is None
+    assert [sample.lost for sample in lost] == [False, False, True]
     assert len([sample for sample in samples if sample.index == 1]) > 3
+
+
+def test_errors_that_rise_under_watch(use: Use) -> None:
+    counting = device(
+        0,
+        pcie_replays=[0, 3],
+        ecc_volatile_corrected=[1, 1, 4000],
+        ecc_volatile_uncorrected=0,
+    )
+    use(script(counting, device(1)))
+    samples, _ = watched(8)
+    first, second = ([sample for sample in samples if sample.index == index] for index in (0, 1))
+    assert [sample.pcie_replays for sample in first[:3]] == [0, 3, 3]
+    assert [sample.ecc_corrected for sample in first[:3]] == [1, 1, 4000]
+    assert {sample.ecc_uncorrected for sample in first} == {0}
+    assert {sample.ecc_corrected for sample in second} == {None}  # a card that does not count
 
 
 def test_a_value_that_stops_being_given_is_none_again(use: Use) -> None:

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from gpucheck.cli import run
 from gpucheck.findings import Evidence, finding
-from gpucheck.render.markdown import _finding, _plain
+from gpucheck.render.markdown import _finding, _plain, _prose
 
 MACHINES = Path(__file__).resolve().parent.parent / "machines"
 PARSER = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable("table")
@@ -33,8 +33,13 @@ def test_nothing_breaks_out(capsys: pytest.CaptureFixture[str], machine: str) ->
     document = json.loads(printed(capsys, machine, "--json"))
     found = tokens(text)
     kinds = {token.type for token in found}
-    assert kinds.isdisjoint({"html_block", "html_inline", "link_open", "image", "code_inline", "hr", "blockquote_open"})
+    assert kinds.isdisjoint({"html_block", "html_inline", "link_open", "image", "hr", "blockquote_open"})
     assert kinds.isdisjoint({"em_open", "s_open", "code_block", "lheading"})
+    steps = [step for f in document["findings"] for step in (*f["remedy"], *(test["do"] for test in f["next_test"]))]
+    steps += [gap["how"] for gap in document["machine"]["gaps"]]
+    for token in found:
+        if token.type == "code_inline":  # a command in one of our own steps, word for word
+            assert any(token.content in step for step in steps)
     headings = [token for token in found if token.type == "heading_open"]
     assert len(headings) == len(document["findings"])
     fences = [token.content for token in found if token.type == "fence"]
@@ -88,3 +93,28 @@ def test_advice(capsys: pytest.CaptureFixture[str]) -> None:
     found = tokens(capsys.readouterr().out)
     assert "html_inline" not in {token.type for token in found}
     assert any("PowerEdge R730" in token.content for token in found if token.type == "text")
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        ("Read the log: sudo dmesg | grep -i nvrm", "Read the log: `sudo dmesg | grep -i nvrm`"),
+        ("lspci -nnk -s 0000:04:00.0", "`lspci -nnk -s 0000:04:00.0`"),
+        (
+            "Rebuild it (sudo update-initramfs -u, or sudo dracut --force) and reboot.",
+            "Rebuild it (`sudo update-initramfs -u`, or `sudo dracut --force`) and reboot.",
+        ),
+        ("Hold the clocks: sudo nvidia-smi -lgc 300,1500", "Hold the clocks: `sudo nvidia-smi -lgc 300,1500`"),
+        ("sudo /usr/bin/dmesg > k.log, then gpucheck probe --from k.log", "`sudo /usr/bin/dmesg > k.log`, then "
+         "`gpucheck probe --from k.log`"),
+        ("nvidia-smi says N/A for a_b.", "nvidia-smi says N/A for a\\_b."),
+        ("Run it: sudo x `y`", "Run it: sudo x \\`y\\`"),
+    ],
+)  # fmt: skip
+def test_commands_are_to_be_copied(step: str, shown: str) -> None:
+    assert _prose(step) == shown
+
+
+def test_a_card_without_a_driver_is_not_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = [line for line in printed(capsys, "r730-no-driver", "--markdown").splitlines() if line.startswith("| 0000:")]
+    assert row.split("|")[5].strip() == "-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_a_healthy_machine_fits_on_a_screen(
     [
         ("bmc-only", "ok  Dell Inc. PowerEdge R730: no GPU."),
         ("r730-no-driver", "problem  Dell Inc. PowerEdge R730: one GPU, one problem."),
-        ("r730-nouveau", "problem  Dell Inc. PowerEdge R730: 2 GPUs, 2 problems."),
+        ("r730-nouveau", "problem  Dell Inc. PowerEdge R730: 2 GPUs, one problem."),
         ("r730-link-x8", "ok  Dell Inc. PowerEdge R730: 2 GPUs (Tesla P40), no error, one warning."),
         ("wsl-one-rtx-3060", "ok  The machine: one GPU (NVIDIA GeForce RTX 3060), no problem found."),
     ],
@@ -85,6 +86,19 @@ def test_eight_cards_have_a_matrix_that_fits_60_columns(
         "88",
         "89",
     ]
+
+
+@pytest.mark.parametrize(("cards", "table"), [(24, True), (25, False)])
+def test_a_table_of_distances_that_nobody_could_read_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, cards: int, table: bool
+) -> None:
+    document = json.loads((MACHINES / "r730-two-p40" / "capture.json").read_text("utf-8"))
+    for call in document["nvml"]["calls"]:
+        if call["call"] == "nvmlDeviceGetCount":
+            call["value"] = cards
+    (tmp_path / "capture.json").write_text(json.dumps(document))
+    shown = probed(monkeypatch, capsys, str(tmp_path), 140)
+    assert ("  25 cards are too many for a table; --json lists it." in shown) is not table
 
 
 def test_gaps_that_one_step_fills_are_one_line() -> None:
@@ -117,9 +131,37 @@ def test_lanes(lanes: int | None, connector: int | None, shown: str | None) -> N
     [
         (Link(width=16, max_width=16, speed_gts=8.0), "x16, 8 GT/s"),
         (Link(width=8, max_width=16, speed_gts=2.5), "x8 of x16, 2.5 GT/s"),
+        (Link(width=16, max_width=16, speed_gts=2.5, max_speed_gts=8.0), "x16, 2.5 GT/s (idle is normal)"),
+        (Link(width=16, max_width=16, speed_gts=8.0, max_speed_gts=8.0), "x16, 8 GT/s"),
         (Link(width=4), "x4"),
         (Link(), None),
     ],
 )
 def test_link(link: Link, shown: str | None) -> None:
     assert _link(Gpu(address="0000:04:00.0", vendor="nvidia", link=link)) == shown
+
+
+def test_many_unchecked_rules_are_counted_and_a_few_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "smi.txt").write_text("No devices were found\n")
+    monkeypatch.setenv("COLUMNS", "120")
+    run(["probe", "--from", str(tmp_path / "smi.txt")])
+    assert re.search(r"^  \d+ checks lacked facts; --json lists them\.$", capsys.readouterr().out, re.MULTILINE)
+    few = probed(monkeypatch, capsys, "k80-one-card", 120)
+    named = few[few.index("Not checked, for lack of facts") + 1]
+    assert "-" in named
+    assert "--json" not in named
+
+
+def test_cards_that_were_not_compared_are_not_unchanged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    card = "{}:00.0 3D controller [0302]: NVIDIA Corporation GP102GL [Tesla P40] [10de:1b38] (rev a1)\n"
+    (tmp_path / "two.txt").write_text(card.format("04") + card.format("82"))
+    (tmp_path / "one.txt").write_text(card.format("04"))
+    monkeypatch.setenv("COLUMNS", "160")
+    run(["probe", "--from", str(tmp_path / "one.txt"), "--baseline", str(tmp_path / "two.txt")])
+    out = capsys.readouterr().out
+    assert "Not seen here: 0000:82:00.0 Tesla P40." in out
+    assert "Nothing that matters has changed" not in out

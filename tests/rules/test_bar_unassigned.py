@@ -363,6 +363,22 @@ def test_dead_card_is_another_rules_matter() -> None:
     assert "bar-unassigned" not in names(machine(blind(bars=UNASSIGNED, config_dead=True)))
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"driver": driver(kernel_release="5.15.32-v8+raspi")},
+        {"cpu": Cpu(model="Cortex-A72")},
+        {"kernel_log": log("Booting Linux on physical CPU 0x0000000000 [0x410fd083]")},
+    ],
+    ids=["kernel", "processor", "log"],
+)
+def test_an_arm_board_has_no_switches_of_a_pc(known: dict[str, object]) -> None:
+    finding = only("bar-unassigned", machine(blind(bars=UNASSIGNED), **known))
+    said = " ".join((*finding.remedy, *(test.do for test in finding.next_test)))
+    assert "device tree" in said
+    assert not any(word in said for word in ("CSM", "Above 4G", "legacy"))
+
+
 def test_other_vendors_have_bars_too() -> None:
     made = machine(amd(bars=(bar(0, 64 * GIB), bar(5, 512 << 10, assigned=False))))
     assert names(made) == ["bar-unassigned"]

@@ -50,6 +50,19 @@ def test_slot_map_of_the_model_is_not_known() -> None:
     assert "not known for this model" in only("cpu-socket-empty", ONE_CPU, server=no_owner).message
 
 
+def test_owners_of_some_slots_only() -> None:
+    some = r730(SlotRow(id="5", smbios=("PCIEX16_5",), socket=2, lanes=16), SlotRow(id="1", lanes=16))
+    made = ONE_CPU.model_copy(update={"slots": (Slot(designation="PCIEX16_5", in_use=False),)})
+    message = only("cpu-socket-empty", made, server=some).message
+    assert message.endswith("so at least slot PCIEX16_5 is dead; for the other slots it is not known.")
+
+
+def test_a_card_is_moved_only_where_one_is_missing() -> None:
+    assert only("cpu-socket-empty", ONE_CPU, server=r730()).next_test == ()
+    assert only("cpu-socket-empty", ONE_CPU, expect=1, server=r730()).next_test == ()
+    assert "not seen" in only("cpu-socket-empty", ONE_CPU, expect=2, server=r730()).next_test[0].do
+
+
 def test_owner_of_a_slot_may_be_known_without_the_catalog() -> None:
     slots = (
         Slot(designation="SLOT4", in_use=False, socket="CPU2"),

@@ -18,6 +18,11 @@ def test_built_for_another_kernel() -> None:
     assert "6.8.0-48-generic" in finding.remedy[0]
 
 
+def test_the_library_that_nvml_found_speaks_for_a_package() -> None:
+    made = machine(blind(), driver=no_driver(library_versions=None), nvml=Nvml(status="failed", code=9))
+    assert "NVIDIA's library is installed" in only("driver-not-installed", made).message
+
+
 def test_only_likely_where_the_module_folder_was_not_read() -> None:
     made = machine(blind(), driver=no_driver(nvidia_module_installed=None), nvml=ABSENT)
     assert only("driver-not-installed", made).confidence == "likely"

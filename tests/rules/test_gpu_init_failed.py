@@ -82,3 +82,19 @@ def test_quiet(made: Machine) -> None:
 
 def test_unchecked_without_a_log() -> None:
     assert missing("gpu-init-failed", machine(gpu(), kernel_log=None)) == ("kernel_log",)
+
+
+NONE = "NVRM: None of the NVIDIA graphics adapters were initialized!"
+
+
+def test_the_log_alone_says_that_no_card_was_started() -> None:
+    alone = {"gpus": None, "pci": None, "nvml": None, "driver": None}
+    finding = only("gpu-init-failed", machine(**alone, kernel_log=log(NONE)))
+    assert (finding.subject, finding.confidence, finding.evidence[0].text) == ("machine", "possible", NONE)
+    assert "lspci -nnk -d 10de:" in finding.remedy[0]
+    taken = "NVRM: The NVIDIA probe routine was not called for 1 device(s)."
+    assert "nouveau" in only("gpu-init-failed", machine(**alone, kernel_log=log(taken, NONE))).message
+    again = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module 173.14.12"
+    assert names(machine(**alone, kernel_log=log(NONE, again))) == []
+    # With PCI at hand, other rules know more of each card.
+    assert "gpu-init-failed" not in names(machine(gpu(), kernel_log=log(NONE)))

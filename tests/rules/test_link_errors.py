@@ -95,12 +95,20 @@ NIC = function("0000:04:00.0", "8086:1572", 0x020000, parent=PORT)
         made(pci=tree(errors=ErrorCounts(correctable=3, nonfatal=2, fatal=0))),
         made(card={"nvml": NvmlGpu(index=0, address=CARD, pcie_replays=7)}),
         machine(pci=tree(NIC, errors=ErrorCounts(correctable=9999, fatal=3)), kernel_log=log(*FATAL)),
-        machine(gpus=None, pci=None, kernel_log=log(*CORRECTED)),
+        machine(gpus=None, pci=None, kernel_log=log()),
     ],
-    ids=["nothing", "a few counted", "a few replays", "a network card's", "a log alone, corrected"],
+    ids=["nothing", "a few counted", "a few replays", "a network card's", "a log alone, without errors"],
 )
 def test_quiet(quiet: Machine) -> None:
     assert "link-errors" not in names(quiet)
+
+
+@pytest.mark.parametrize(("times", "severity"), [(1, "info"), (20, "warning")])
+def test_a_log_alone_names_the_port_and_asks_for_the_tree(times: int, severity: str) -> None:
+    lines = [f"pcieport {PORT}: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * times
+    finding = only("link-errors", machine(gpus=None, pci=None, kernel_log=log(*lines)))
+    assert (finding.severity, finding.subject, finding.confidence) == (severity, PORT, "possible")
+    assert "lspci -t" in finding.remedy[0]
 
 
 @pytest.mark.parametrize("pci", [None, (bridge(PORT),)], ids=["not read", "nothing behind the port"])

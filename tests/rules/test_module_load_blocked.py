@@ -56,6 +56,17 @@ def test_fires_where_the_module_lies_in_another_kernels_folder() -> None:
     assert names(made) == ["module-load-blocked"]
 
 
+def test_a_newer_kernel_that_is_there_is_booted_first() -> None:
+    repair = "BOOT_IMAGE=/boot/vmlinuz-6.8.0-48-generic ro recovery nomodeset"
+    newer = no_driver(module_kernels=("6.8.0-100-generic", "6.8.0-49-generic"), kernel_command_line=repair)
+    steps = only("module-load-blocked", machine(blind(), driver=newer, nvml=None)).remedy
+    assert steps[0] == "Boot kernel 6.8.0-100-generic, for which the module is built."
+    assert "recovery, nomodeset" in steps[1]
+    assert "dkms autoinstall" in steps[-1]
+    older = no_driver(module_kernels=("6.8.0-9-generic",))
+    assert "dkms" in only("module-load-blocked", machine(blind(), driver=older, nvml=None)).remedy[0]
+
+
 @pytest.mark.parametrize(
     ("known", "evidence"),
     [

@@ -40,7 +40,7 @@ def test_quiet_when_tensorflow_has_one() -> None:
 
 def test_unchecked_when_pci_was_not_looked_at() -> None:
     assert missing("no-gpu-found", machine(pci=None)) == ("pci",)
-    assert missing("no-gpu-found", Machine()) == ("gpus",)
+    assert missing("no-gpu-found", Machine()) == ("gpus", "pci")
 
 
 SAID = Nvml(status="ok", call="nvidia-smi", message="No devices were found", gpus=())
@@ -58,6 +58,14 @@ def test_what_nvidia_smi_does_not_find_may_be_on_pci() -> None:
 def test_quiet_beside_the_reason_in_the_log() -> None:
     failed = log("NVRM: GPU 0000:82:00.0: RmInitAdapter failed! (0x26:0x56:1474)")
     assert names(machine(pci=None, nvml=SAID, kernel_log=failed)) == ["gpu-init-failed"]
+
+
+def test_the_module_found_nothing_that_it_drives() -> None:
+    said = "NVRM: No NVIDIA GPU found."
+    finding = only("no-gpu-found", machine(gpus=None, pci=None, nvml=None, driver=None, kernel_log=log(said)))
+    assert (finding.severity, finding.confidence, finding.evidence[0].text) == ("warning", "possible", said)
+    # A module for another generation finds none in a machine whose cards work.
+    assert "no-gpu-found" not in names(machine(amd(), kernel_log=log(said)))
 
 
 def test_an_expected_card_that_nvidia_smi_does_not_find() -> None:

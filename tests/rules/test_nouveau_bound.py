@@ -26,7 +26,21 @@ def test_names_the_one_card_and_nothing_is_told_twice() -> None:
 def test_explains_the_silence_of_nvml() -> None:
     assert names(machine(blind(driver="nouveau"), nvml=ABSENT)) == ["nouveau-bound"]
     fresh = machine(blind(driver="nouveau"), nvml=ABSENT, driver=no_driver(loaded_modules=("nouveau",)))
-    assert names(fresh) == ["nouveau-bound", "driver-not-installed"]
+    assert names(fresh) == ["nouveau-bound"]  # one cause, told once
+
+
+def test_what_to_install_first() -> None:
+    def first(**known: object) -> str:
+        nvml = known.pop("nvml", ABSENT)
+        held = machine(blind(driver="nouveau"), nvml=nvml, driver=no_driver(loaded_modules=("nouveau",), **known))
+        return only("nouveau-bound", held).remedy[0]
+
+    assert first().startswith("Install NVIDIA's driver")
+    assert first(nvidia_module_installed=None).endswith("if it is not installed.")
+    assert first(nvidia_module_installed=True).startswith("Keep nouveau away")
+    package = "NVIDIA's driver package is there, its module for this kernel is not."
+    assert first(library_versions=("570.158.01",)) == package
+    assert first(nvml=Nvml(status="failed", call="nvidia-smi", code=9)) == package
 
 
 def test_quiet_with_nvidias_driver_or_another_vendor() -> None:

@@ -28,6 +28,12 @@ def test_code_that_nobody_knows() -> None:
     assert "error 77, no reason given" in only("nvml-unavailable", made).message
 
 
+def test_a_reason_that_is_a_sentence_ends_once() -> None:
+    died = Nvml(status="failed", message="The process that asks NVML died with exit code -11.")
+    message = only("nvml-unavailable", machine(blind(driver="nvidia"), nvml=died)).message
+    assert message == "NVML cannot start: The process that asks NVML died with exit code -11."
+
+
 def test_quiet_when_another_finding_explains_it() -> None:
     bare = machine(blind(), nvml=Nvml(status="library-absent"), driver=no_driver())
     assert names(bare) == ["driver-not-installed"]

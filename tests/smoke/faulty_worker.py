@@ -1,7 +1,11 @@
-"""A worker with one fault, to show that the fault is caught: FAULT JOB FOLDER."""
+"""A worker with one fault, to show that the fault is caught: FAULT JOB FOLDER.
+
+With a list of [FAULT, JOB] in place of a job, and FAULT ``several``, one process does one job after the
+other, each as a training of its own, and prints a line with the result of each."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +23,82 @@ AT_STEP = 3
 class GradientsNotAveraged(worker.Training):
     def combine(self, gradients: list[Any]) -> Any:
         return [len(self.devices) * gradient for gradient in gradients]
+
+    def gather(self, towers: list[list[Any]]) -> Any:
+        return self.combine(towers[0])
+
+
+class OneRowLeftOut(worker.Training):
+    """What the exchange does on a mesh TensorFlow decides, so the last row's part of the sum is lost here."""
+
+    def weigh(self, losses: Any) -> Any:
+        count = losses.shape[0] or 0
+        if count != self.total:
+            return super().weigh(losses)
+        kept = [float(index < count // 2) for index in range(count)]
+        return self.tf.reduce_sum(losses * self.tf.constant(kept)) / self.total
+
+
+class OtherSeed(worker.Training):
+    """Replica 1 begins with other weights."""
+
+    def start(self, replica: int, weights: list[Any]) -> list[Any]:
+        return [weight + 0.01 for weight in weights] if replica == 1 else weights
+
+
+class OtherSamples(worker.Training):
+    """Replica 1 trains on samples of another step."""
+
+    at = 0
+
+    def place(self, replica: int) -> Any:
+        self.at = replica
+        return super().place(replica)
+
+    def samples(self, step: int, shard: worker.Shard) -> Any:
+        return super().samples(step + 1000 * (self.at == 1), shard)
+
+
+class ComputedElsewhere(worker.Training):
+    """All arithmetic is asked of the first device."""
+
+    def logits(self, weights: Any, images: Any) -> Any:
+        if "shard_" not in self.tf.get_current_name_scope():
+            return super().logits(weights, images)
+        with self.tf.device(self.devices[0]):
+            return super().logits(weights, images)
+
+
+class OutputsExchanged(worker.Training):
+    """Replicas 0 and 1 hand in each other's outputs."""
+
+    def infer(self) -> Any:
+        honest = self.layout.infer
+
+        def exchanged(step: int) -> Any:
+            first, second, *others = honest(step)
+            return [second, first, *others]
+
+        self.layout.infer = exchanged  # type: ignore[method-assign]
+        return super().infer()
+
+
+class SlowDevice(worker.Training):
+    """Each sample takes the second device three milliseconds more."""
+
+    def losses(self, weights: Any, images: Any, labels: Any) -> Any:
+        tf = self.tf
+        losses = super().losses(weights, images, labels)
+        if "shard_1" not in tf.get_current_name_scope():
+            return losses
+        wait = tf.numpy_function(lambda count: time.sleep(0.003 * int(count)), [tf.shape(images)[0]], [])
+        with tf.control_dependencies([wait] if isinstance(wait, tf.Operation) else wait):
+            return tf.identity(losses)
+
+    def alone(self) -> Any:
+        measured = super().alone()
+        measured[1]["alone_per_second"] = 1 / (1 / measured[1]["alone_per_second"] + 0.003)
+        return measured
 
 
 class SameShard(worker.Training):
@@ -96,6 +176,12 @@ class _Stops:
 
 FAULTS: dict[str, type[worker.Training]] = {
     "not-averaged": GradientsNotAveraged,
+    "row-left-out": OneRowLeftOut,
+    "other-seed": OtherSeed,
+    "other-samples": OtherSamples,
+    "computed-elsewhere": ComputedElsewhere,
+    "outputs-exchanged": OutputsExchanged,
+    "slow-device": SlowDevice,
     "same-shard": SameShard,
     "mean-of-means": MeanOfMeans,
     "nothing-learnt": NothingLearnt,
@@ -109,4 +195,27 @@ FAULTS: dict[str, type[worker.Training]] = {
     "none": worker.Training,
 }
 
-worker.main(FAULTS[FAULT])
+
+def several(jobs: list[tuple[str, str]]) -> None:
+    """A result, or an error, for each. The placer's log begins anew with each training."""
+    import tempfile
+
+    import tensorflow as tf
+
+    channel = worker.Channel(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    silent = worker.Channel(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    for fault, job in jobs:
+        prints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        os.dup2(prints.fileno(), 1)
+        try:
+            channel.send(result=FAULTS[fault](tf, worker.Job.from_json(job), silent, prints).run())
+        except Exception as error:
+            channel.send(error=repr(error))
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if FAULT == "several":
+    several(json.loads(sys.argv[1]))
+else:
+    worker.main(FAULTS[FAULT])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.smoke.evidence import Outcome, judge
+from gpucheck.smoke.evidence import judge
+from gpucheck.smoke.outcome import Outcome
 from gpucheck.smoke.job import Job
 from gpucheck.smoke.plan import Card, Train
 
@@ -68,7 +69,7 @@ def good() -> dict[str, Any]:
             for index in range(2)
         ],
         "max_param_difference": 2e-7,
-        "start_spread": 0.0,
+        "start_difference": 0.0,
         "replica_spread": 0.0,
         "max_param_change": 0.05,
         "loss": [2.4, 2.2],

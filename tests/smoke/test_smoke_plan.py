@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpucheck.errors import UsageError
 from gpucheck.facts import Gpu, Machine, Nvml, NvmlGpu
-from gpucheck.smoke.job import Job, Shard, split
-from gpucheck.smoke.plan import Card, DeviceRequest, DoNotTrain, Train, cards_of, decide, granted
+from gpucheck.smoke.job import Job, Shard, by_speed, mesh, split
+from gpucheck.smoke.plan import (
+    LOAD_SHARE,
+    Card,
+    DeviceRequest,
+    DoNotTrain,
+    Train,
+    cards_of,
+    decide,
+    granted,
+    load_seconds,
+    sample_bytes,
+    size,
+)
 
 FIRST, SECOND, THIRD = "0000:04:00.0", "0000:82:00.0", "0000:83:00.0"
 
@@ -215,3 +231,115 @@ def test_no_replica_goes_without_a_sample():
 def test_a_job_survives_its_way_to_the_worker():
     job = Job("cpu", 2, shards=(Shard(0, 3), Shard(3, 5)), global_batch=8)
     assert Job.from_json(job.to_json()) == job
+
+
+# --- shares by speed, meshes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "speeds", "counts"),
+    [
+        (64, (1.0, 1.0, 1.0, 1.0), (16, 16, 16, 16)),
+        (64, (4.0, 2.0, 1.0, 1.0), (32, 16, 8, 8)),
+        (10, (1.0, 2.0), (3, 7)),
+        (4, (1000.0, 1.0, 1.0, 1.0), (1, 1, 1, 1)),
+        (8, (1000.0, 1.0, 1.0), (6, 1, 1)),
+        (5, (7.0,), (5,)),
+    ],
+)
+def test_shares_go_by_speed(batch, speeds, counts):
+    assert tuple(shard.count for shard in by_speed(batch, speeds)) == counts
+
+
+@given(
+    speeds=st.lists(st.floats(min_value=1e-3, max_value=1e9), min_size=1, max_size=16),
+    more=st.integers(min_value=0, max_value=5000),
+)
+def test_shares_by_speed_cover_the_batch_and_leave_nobody_out(speeds, more):
+    batch = len(speeds) + more
+    shards = by_speed(batch, speeds)
+    covered = [sample for shard in shards for sample in range(shard.first, shard.first + shard.count)]
+    assert covered == list(range(batch))
+    assert min(shard.count for shard in shards) >= 1
+    by_pace = sorted(zip(speeds, shards, strict=True), key=lambda pair: pair[0])
+    counts = [shard.count for _, shard in by_pace]
+    assert all(later >= earlier - 1 for earlier, later in itertools.pairwise(counts))
+
+
+def test_shares_by_speed_need_a_sample_for_each():
+    with pytest.raises(ValueError, match="too few"):
+        by_speed(1, (1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "shape"),
+    [("model", 3, (1, 3)), ("hybrid", 4, (2, 2)), ("hybrid", 6, (3, 2)), ("hybrid", 12, (4, 3)), ("hybrid", 16, (4, 4))],
+)
+def test_devices_make_a_mesh(strategy, devices, shape):
+    assert mesh(strategy, devices) == shape
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 5, 7])
+def test_a_prime_number_of_devices_makes_none(devices):
+    with pytest.raises(ValueError, match="no mesh"):
+        mesh("hybrid", devices)
+    with pytest.raises(UsageError, match="mesh"):
+        plan(f"cpu:{devices}", (), strategy="hybrid")
+
+
+def test_what_cannot_be_divided_is_a_usage_error():
+    with pytest.raises(UsageError, match="share by its speed"):
+        plan("cpu:4", (), strategy="model", split="auto")
+    with pytest.raises(UsageError, match="rows"):
+        plan("cpu:4", (), strategy="hybrid", global_batch=65)
+    with pytest.raises(UsageError, match="mesh"):
+        plan("auto", TWO, strategy="hybrid")
+
+
+def test_without_a_card_a_mesh_gets_four_logical_devices():
+    chosen = plan("auto", (), strategy="hybrid", mode="infer")
+    assert isinstance(chosen, Train)
+    assert (chosen.job.replicas, chosen.job.strategy, chosen.job.mode) == (4, "hybrid", "infer")
+
+
+# --- the size of the work -------------------------------------------------------------------------
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "width", "batch"),
+    [
+        ((None,), 64, 2048),
+        ((24 * GIB, None), 64, 2048),
+        ((64 << 20,), 64, 256),
+        ((2 * GIB,), 64, 5059),
+        ((24 * GIB,), 64, 32768),
+        ((2 * GIB, 80 * GIB), 64, 5059),
+        ((80 * GIB,), 256, 32768),
+    ],
+)
+def test_the_work_is_fitted_to_the_smallest_card(free, width, batch):
+    assert size(free) == (width, batch)
+
+
+@given(free=st.integers(min_value=256 << 20, max_value=200 * GIB))
+def test_the_load_never_takes_more_than_its_share(free):
+    width, batch = size([free])
+    assert batch * sample_bytes(width) <= LOAD_SHARE * free
+    smaller_width, smaller_batch = size([free // 2])
+    assert batch * sample_bytes(width) >= smaller_batch * sample_bytes(smaller_width)
+
+
+@pytest.mark.parametrize(("cards", "split_", "seconds"), [(1, "even", 5.0), (4, "even", 2.0), (8, "auto", 1.0), (64, "even", 1.0)])
+def test_all_measurements_take_ten_seconds_but_one_never_less_than_nvml_needs(cards, split_, seconds):
+    assert load_seconds(cards, split_) == seconds
+
+
+def test_the_job_for_cards_follows_their_free_memory():
+    nvml = NvmlGpu(index=0, memory_total_bytes=24 * GIB, memory_used_bytes=22 * GIB)
+    (free,) = cards_of(Machine(gpus=(Gpu(address=FIRST, vendor="nvidia", nvml=nvml),)))
+    assert free.free_bytes == 2 * GIB
+    chosen = plan("gpu", (free,), split="auto")
+    assert isinstance(chosen, Train)
+    assert (chosen.job.width, chosen.job.load_batch, chosen.job.by_speed) == (64, 5059, True)

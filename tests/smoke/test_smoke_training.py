@@ -18,8 +18,10 @@ import pytest
 import gpucheck
 from gpucheck import api
 from gpucheck.facts import Gpu, Machine, NvmlGpu
-from gpucheck.smoke.evidence import TOLERANCE, Judgement, Outcome, judge
+from gpucheck.smoke.evidence import judge
 from gpucheck.smoke.job import Job, Shard
+from gpucheck.smoke.numbers import TOLERANCE
+from gpucheck.smoke.outcome import Judgement, Outcome
 from gpucheck.smoke.plan import DeviceRequest, Train
 from gpucheck.smoke.report import SmokeReport
 from gpucheck.smoke.run import Limits, smoke, train
