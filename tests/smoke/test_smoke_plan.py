@@ -313,9 +313,9 @@ GIB = 1 << 30
         ((None,), 64, 2048),
         ((24 * GIB, None), 64, 2048),
         ((64 << 20,), 64, 256),
-        ((2 * GIB,), 64, 5059),
+        ((2 * GIB,), 64, 4854),
         ((24 * GIB,), 64, 32768),
-        ((2 * GIB, 80 * GIB), 64, 5059),
+        ((2 * GIB, 80 * GIB), 64, 4854),
         ((80 * GIB,), 256, 32768),
     ],
 )
@@ -342,4 +342,4 @@ def test_the_job_for_cards_follows_their_free_memory():
     assert free.free_bytes == 2 * GIB
     chosen = plan("gpu", (free,), split="auto")
     assert isinstance(chosen, Train)
-    assert (chosen.job.width, chosen.job.load_batch, chosen.job.by_speed) == (64, 5059, True)
+    assert (chosen.job.width, chosen.job.load_batch, chosen.job.by_speed) == (64, 4854, True)
