@@ -116,6 +116,10 @@ def smoke(
     strategy: Strategy = "mirrored",
     mode: Literal["train", "infer"] = "train",
     split: Literal["even", "auto"] = "even",
+    cluster: str | None = None,
+    rank: int | None = None,
+    port: int | None = None,
+    announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> SmokeReport:
     """Train on every card of this machine and report what it proves.
@@ -132,16 +136,43 @@ def smoke(
             ``model`` (layers cut over the cards) or ``hybrid`` (both, on a mesh of cards).
         mode: ``infer`` for forward passes only.
         split: ``auto`` gives each card a share of the batch by the speed that it has alone.
+        cluster: Train together with other hosts, on each of which this is called too: ``slurm`` (a task
+            that srun started), ``tf_config`` (the variable TF_CONFIG) or a TOML file of hosts.
+        rank: Which host of the file this is, from 0; by default the one with an address of this machine.
+        port: First port on each host under Slurm.
+        announce: Called with each line that must be known before anything listens on a port.
         progress: Called from this thread with step, steps and phase at every sign of life.
 
     Raises:
         gpucheck.errors.UsageError: ``devices`` names none, or the request contradicts itself.
+        gpucheck.errors.InputError: The file of hosts cannot be read.
     """
     from gpucheck.smoke.plan import DeviceRequest
     from gpucheck.smoke.run import smoke as train
 
     request = DeviceRequest.parse(devices)
     look = _look if request.kind != "cpu" else None
+    if cluster is not None:
+        from gpucheck.errors import UsageError
+        from gpucheck.smoke.hosts import cluster_of, smoke_on_hosts
+        from gpucheck.text import say
+
+        if (strategy, mode, split) != ("mirrored", "train", "even"):
+            raise UsageError(
+                say("Several hosts train with the strategy mirrored and even shares only."), input="--cluster"
+            )
+        return smoke_on_hosts(
+            cluster_of(cluster, rank, port),
+            request,
+            look() if look is not None else None,
+            steps=steps,
+            timeout=timeout,
+            if_busy=if_busy,
+            expect_gpus=expect_gpus,
+            global_batch=global_batch,
+            progress=progress,
+            announce=announce,
+        )
     return train(
         request,
         look() if look is not None else None,

@@ -378,7 +378,11 @@ def _show_message(advice: Advice) -> None:
         print(advice.seller_message)
 
 
-@app.command(epilog="Example: gpucheck smoke --devices auto --expect-gpus 2")
+@app.command(
+    epilog="Examples: gpucheck smoke --devices auto --expect-gpus 2;"
+    " srun -K -N 2 --ntasks-per-node=1 gpucheck smoke --cluster slurm (-K, --kill-on-bad-exit: when a task"
+    " ends, srun ends the rest); gpucheck smoke --cluster hosts.toml --rank 0"
+)
 def smoke(
     devices: Annotated[
         str, typer.Option("--devices", metavar="auto|gpu|cpu:N", help="auto trains on CPUs only where PCI has no GPU.")
@@ -391,6 +395,17 @@ def smoke(
     split: Annotated[
         SplitWord, typer.Option("--split", help="auto: each card a share of the batch by its speed.")
     ] = SplitWord.even,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="slurm|tf_config|FILE", help="With other hosts: run this on each of them."),
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", metavar="N", min=0, help="Which host of FILE this is, from 0.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="N", min=1, max=65535, help="First port on each host under Slurm."),
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Training steps.")] = 10,
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="N", min=1, help="Samples a step, all devices.")
@@ -415,6 +430,10 @@ def smoke(
             strategy=strategy.value,
             mode=mode.value,
             split=split.value,
+            cluster=cluster,
+            rank=rank,
+            port=port,
+            announce=lambda line: print(line, file=sys.stderr, flush=True),
             timeout=timeout,
             if_busy=if_busy.value,
             expect_gpus=expect_gpus,

@@ -163,6 +163,7 @@ CODES: dict[str, Code] = _table(
     ("GC108", "machine-changed", 8, "The machine differs from its baseline in something that matters."),
     ("GC109", "fault-stays-with-slot", 0, "After cards changed places, the fault is where it was."),
     ("GC110", "fault-moves-with-card", 0, "After a card was moved, its fault is in the new place."),
+    ("GC111", "differs-from-twins", 8, "A machine of a fleet differs from its twins."),
     ("GC201", "link-width-reduced", 7, "A link trained narrower than card and slot allow."),
     ("GC202", "link-speed-reduced", 7, "A link runs slower under load than card and slot allow."),
     ("GC203", "link-errors", 1, "The link of a card makes errors."),
@@ -220,8 +221,11 @@ CODES: dict[str, Code] = _table(
     ("GC818", "worker-lost", 6, "A worker on another host never came, or was lost in the training."),
     ("GC819", "network-slow", 6, "Most of a training step is exchange between hosts and waiting."),
     ("GC820", "allreduce-mismatch", 6, "What the replicas got back is not the sum of what they sent."),
+    ("GC824", "gpu-throttled-in-training", 7, "A card was slowed down by brake, heat or power while it trained."),
+    ("GC825", "link-errors-in-training", 7, "The link of a card made errors while it trained."),
     ("GC826", "shard-mismatch", 6, "A device was fed other samples than those of its shard."),
     ("GC827", "output-mismatch", 6, "An inference gives other outputs than the same net on one device."),
+    ("GC828", "memory-errors-in-training", 7, "The memory of a card made errors while it trained."),
 )
 """Name to code. A rule module of the same name (underscores) holds the explanation."""
 

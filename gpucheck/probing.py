@@ -71,7 +71,7 @@ def _printed(host: Host, direct: Sequence[Parts]) -> list[Parts]:
     return dumps.printed(host.commands, known)
 
 
-def _holds_fru(host: Host) -> bool:
+def holds_fru(host: Host) -> bool:
     """Whether a capture was made with --ipmi: then the answer is there and costs nothing."""
     from gpucheck.capture import CaptureHost
 
@@ -103,7 +103,7 @@ def gather(
     for source in sources:
         opened = open_source(source)
         parts.extend(
-            opened if isinstance(opened, tuple) else read(opened, timeout=timeout, ask_ipmi=_holds_fru(opened))
+            opened if isinstance(opened, tuple) else read(opened, timeout=timeout, ask_ipmi=holds_fru(opened))
         )
     return tuple(parts)
 
@@ -154,7 +154,7 @@ def earlier_state(path: str, catalog: Catalog) -> Earlier:
     opened, name = open_baseline(path), "standard input" if path == "-" else path
     if isinstance(opened, dict):
         return baseline.from_document(name, opened)
-    parts = opened if isinstance(opened, tuple) else read(opened, ask_ipmi=_holds_fru(opened))
+    parts = opened if isinstance(opened, tuple) else read(opened, ask_ipmi=holds_fru(opened))
     machine = assemble(parts, catalog)
     return baseline.Earlier(origin=name, machine=machine, findings=judge(machine, None, catalog).findings)
 
@@ -235,7 +235,7 @@ _LIST_CARDS = (
 
 def _unlooked(machine: Machine, findings: Sequence[Finding]) -> str:
     """The headline where no list of cards was read: what there is, and what to add to it."""
-    first = next((f.message for f in findings if f.severity == "warning"), "")
+    first = next((f.message for f in findings), "")  # no error is among them, and warnings come first
     if not any(gap.fact == "pci" and gap.reason == "not-in-input" for gap in machine.gaps):
         text = say("{model}: its GPUs were not looked at, neither on PCI nor through NVML.", model=model_name(machine))
         return f"{text} {first}".strip()

@@ -70,6 +70,22 @@ PAIRS = [
         1.4,
         rounds=3,
     ),
+    Pair(
+        "smoke --devices cpu:4 --json",
+        gpucheck("smoke", "--devices", "cpu:4", "--json"),
+        "the same training written by hand",
+        [PYTHON, str(ROOT / "scripts" / "bench_training.py"), "4"],
+        1.15,
+        rounds=5,
+    ),
+    Pair(
+        "smoke --devices cpu:16 --json",
+        gpucheck("smoke", "--devices", "cpu:16", "--json"),
+        "import tensorflow",
+        python("import tensorflow"),
+        2.2,
+        rounds=3,
+    ),
 ]
 
 
@@ -79,8 +95,11 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 
 def seconds(command: list[str]) -> float:
     start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=ENVIRONMENT)
-    return time.perf_counter() - start
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=ENVIRONMENT)
+    taken = time.perf_counter() - start
+    if command[0] == PYTHON and done.returncode > 1:  # a finding gives 1; what was not done has no time
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
+    return taken
 
 
 def measure(pair: Pair) -> tuple[float, float]:

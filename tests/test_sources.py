@@ -24,6 +24,7 @@ from gpucheck.assemble import assemble
 from gpucheck.catalog import Catalog, load
 from gpucheck.cli import run
 from gpucheck.errors import GpucheckError
+from gpucheck.host import LiveHost
 from gpucheck.probing import Probe, judge, probe, read
 
 MACHINES = Path(__file__).parent / "machines"

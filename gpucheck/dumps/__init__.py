@@ -65,6 +65,8 @@ _NO_NAME = re.compile(
 _READERS = frozenset({"cat", "ls", "grep", "head", "tail", "more", "less"})
 _FENCE = re.compile(r"(?:```|~~~)[\w-]*|</?(?:pre|code)>|\[/?code\]", re.IGNORECASE)
 _DMIDECODE = re.compile(r"# dmidecode \d|Handle 0x[0-9A-Fa-f]{4}, DMI type \d")
+_KEYWORD = re.compile(r" (?:-s|--string)[ =]+([a-z-]+)")
+"""Of ``dmidecode -s system-product-name``, which prints one value and no name for it."""
 _HEX = re.compile(r"[0-9a-f]{2,3}: (?:[0-9a-f]{2} ?){16}")
 
 _WHOLE = ("", "", "")
@@ -102,10 +104,20 @@ def recognise(text: str) -> list[Parts] | None:
         return None
     texts: dict[str, list[str]] = {}
     for segment in segments:
-        texts.setdefault(segment.kind, []).append("\n".join(segment.lines))
+        texts.setdefault(segment.kind, []).append(_text_of(segment))
     # A line of no tool between two listings, so that neither runs into the other; in a log it would be a message.
     joined = {kind: ("\n" if kind == "kernel" else "\n\n.\n").join(pieces) for kind, pieces in texts.items()}
     return list(_parts(joined, _log_source(segments)))
+
+
+def _text_of(segment: _Segment) -> str:
+    """The lines; of a value that its command alone names, both in one line."""
+    keyword = _KEYWORD.search(segment.command) if segment.kind == "dmi-string" else None
+    if keyword is None:
+        return "\n".join(segment.lines)
+    # Comments of dmidecode begin with #; prose may follow the value.
+    value = next((line for line in map(str.strip, segment.lines) if line and not line.startswith("#")), "")
+    return f"{keyword[1]}: {value}"
 
 
 def _is_alone(text: str, segments: Sequence[_Segment]) -> bool:
@@ -165,6 +177,8 @@ def _parts(texts: dict[str, str], source: Literal["dmesg", "journal", "file"]) -
         except ValueError as error:
             how = say("The text of dmidecode cannot be read: {error}", error=error)
             yield Parts(gaps=(Gap(fact="system", reason="unreadable", how=how),))
+    if "dmi-string" in texts:
+        yield Parts(system=smbios.parse_strings(texts["dmi-string"]))
     if "fru" in texts:
         yield Parts(psus=psu.from_ipmi_fru(texts["fru"]) or None)
     for name, parse in small.BMC_FORMS.items():
@@ -215,6 +229,8 @@ def _prompt(line: str) -> tuple[str | None, str] | None:
     if found is None or _DMIDECODE.match(line):
         return (None, line) if _ANY_USER.match(line) else None
     program, rest = found["program"], found["rest"]
+    if program == "dmidecode" and _KEYWORD.search(rest):
+        return "dmi-string", program + rest
     if program in _PROGRAMS:
         return _PROGRAMS[program], program + rest
     if program in _READERS:

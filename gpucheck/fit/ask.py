@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from gpucheck.catalog import CardMatch, Catalog
 from gpucheck.entries import Server
-from gpucheck.errors import UsageError
+from gpucheck.errors import InputError, UsageError
 from gpucheck.fit.advise import EXIT_CODES, advise_any, rank
 from gpucheck.fit.prices import priced
-from gpucheck.fit.report import Advice, SlotTopology
+from gpucheck.fit.report import Advice, RoomLeft, SlotTopology
 from gpucheck.fit.request import (
     Order,
     Processor,
@@ -29,6 +29,7 @@ from gpucheck.fit.request import (
     processor,
     resolve_option,
 )
+from gpucheck.fit.room import room_left
 from gpucheck.fit.seller import finished
 from gpucheck.power import Redundancy
 from gpucheck.text import say
@@ -80,6 +81,23 @@ def answer(asked: Asked, catalog: Catalog) -> Advice:
     requests = [_request(server, asked, orders, psus, machine, catalog) for server in servers for orders in meanings]
     request, advice = advise_any(requests)
     return priced(request, finished(request, advice), asked.prices)
+
+
+def room_for(machine: Machine, gpu: str, catalog: Catalog) -> tuple[RoomLeft, ...] | None:
+    """How many more of a card a probed machine takes; of a name's several meanings the one with the least room.
+    None where the machine does not tell enough to be asked.
+
+    Raises:
+        UsageError: no card is called so.
+    """
+    meanings = _meanings((gpu,), None, catalog)
+    asked = Asked(gpus=(gpu,))
+    try:
+        servers = _servers(None, machine, asked, catalog)
+    except (UsageError, InputError):
+        return None
+    answers = [room_left(_request(servers[0], asked, orders, None, machine, catalog)) for orders in meanings]
+    return min(answers, key=lambda told: sum(left.more for left in told))
 
 
 def _sorted_words(asked: Asked) -> tuple[str | None, tuple[str, ...]]:

@@ -13,8 +13,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from gpucheck.baseline import MEMORY_TOLERANCE
-from gpucheck.findings import CODES, SEVERITY_ORDER
-from gpucheck.text import plural, say, shorten
+from gpucheck.findings import CODES, SEVERITY_ORDER, Confidence, Severity
+from gpucheck.probing import ProbeVerdict
+from gpucheck.text import say, shorten
 
 TWINS = 3
 """Fewer say nothing of which machine is the odd one."""
@@ -29,10 +30,10 @@ class Note(NamedTuple):
 
     code: str
     name: str
-    severity: str
+    severity: Severity
     subject: str
     message: str
-    confidence: str
+    confidence: Confidence
 
 
 class Kind(NamedTuple):
@@ -68,7 +69,7 @@ class Row:
 
     host: str
     file: str
-    verdict: str
+    verdict: ProbeVerdict
     exit_code: int
     counts: tuple[int | None, ...]
     """On PCI, device files, in NVML, in TensorFlow."""
@@ -83,7 +84,8 @@ class Row:
     uncompared: str | None = None
     room: tuple[tuple[Any, ...], ...] | None = None
     """Values of :class:`gpucheck.fit.report.RoomLeft`; None where it was not asked, or cannot be told."""
-    group: int | None = None
+    group: int = 0
+    """0 until merged."""
 
 
 class Group(NamedTuple):
@@ -189,10 +191,10 @@ def _memory(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:
 
 
 def kinds_in_words(cards: Sequence[Kind] | None) -> str:
-    """``2 × Tesla P40``; ``no card`` for none, ``?`` where they were not read."""
+    """``2 × Tesla P40``; ``No card`` for none, ``?`` where they were not read."""
     if cards is None:
         return "?"
-    return ", ".join(f"{kind.count} × {shorten(kind.name)}" for kind in cards) or say("no card")
+    return ", ".join(f"{kind.count} × {shorten(kind.name)}" for kind in cards) or say("No card")
 
 
 def supplies_in_words(psus: Sequence[int | None] | None) -> str:
@@ -200,7 +202,7 @@ def supplies_in_words(psus: Sequence[int | None] | None) -> str:
     if psus is None:
         return "?"
     counted = Counter(psus).items()
-    return ", ".join(f"{n} × {'?' if watts is None else watts} W" for watts, n in counted) or say("no power supply")
+    return ", ".join(f"{n} × {'?' if watts is None else watts} W" for watts, n in counted) or say("No power supply")
 
 
 def _tell_cards(odd: Traits, twin: Traits) -> tuple[str, str, str]:
@@ -243,7 +245,7 @@ _TRAITS = (
     _Trait("slots", lambda t, _: t.slots, lambda a, b: ("slots", f"{a.slots} slots", f"{b.slots}"), kind=True),
     _Trait("links", _lanes, _tell_links, kind=False),
     _Trait("vbios", lambda t, _: t.vbios or None, _tell_vbios, kind=False),
-    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("driver", f"driver {a.driver}", f"{b.driver}"), kind=False),
+    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("driver", f"Driver {a.driver}", f"{b.driver}"), kind=False),
     _Trait("bios", lambda t, _: t.bios, lambda a, b: ("BIOS", f"BIOS {a.bios}", f"{b.bios}"), kind=False),
 )
 
@@ -268,7 +270,6 @@ def _odd(rows: Sequence[Row], trait: _Trait, sizes: Mapping[int, int]) -> Iterat
 
 def _note(told: tuple[str, str, str], twins: int) -> Note:
     subject, own, usual = told
-    template = plural(twins, "{own} where {twins} twin has {usual}.", "{own} where {twins} twins have {usual}.")
-    message = say(template, own=own[:1].upper() + own[1:] if not own.startswith("x") else own, twins=twins, usual=usual)
+    message = say("{own} where {twins} twins have {usual}.", own=own, twins=twins, usual=usual)
     name = "differs-from-twins"
     return Note(CODES[name].code, name, "warning", subject, message, "likely")

@@ -85,14 +85,19 @@ class Watch:
         """Cards without a sample yet; None until the cards are known."""
         self._samples: list[Sample] = []
         self._settled = threading.Event()
+        self._ended = threading.Event()
 
     def start(self) -> None:
         """Start the child. Where that fails, ``parts`` says why and there are no samples."""
         try:
-            self._child = Child(self._take, patience=_HUNG_SECONDS, interval=self._interval, on_end=self._settled.set)
+            self._child = Child(self._take, patience=_HUNG_SECONDS, interval=self._interval, on_end=self._end)
         except OSError as error:
             self._answers["error"] = str(error)
-            self._settled.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._settled.set()
 
     def wait_ready(self, timeout: float) -> bool:
         """Wait for a first sample of every card. False: there is none after ``timeout`` seconds, or
@@ -103,6 +108,11 @@ class Watch:
     def samples(self) -> list[Sample]:
         """Those taken so far, in order of time."""
         return list(self._samples)
+
+    @property
+    def has_ended(self) -> bool:
+        """There will be no more samples: the child is gone, or could not be started."""
+        return self._ended.is_set()
 
     def stop(self, timeout: float = 2.0) -> list[Sample]:
         """End the child, by force after ``timeout`` seconds, and return all samples."""

@@ -480,6 +480,27 @@ def parse_text(text: str) -> Parts:
     return _facts(records, whole=whole, problem=problem, cut=cut)
 
 
+_STRINGS = {
+    "bios-vendor": "bios_vendor",
+    "bios-version": "bios_version",
+    "bios-release-date": "bios_date",
+    "system-manufacturer": "vendor",
+    "system-product-name": "product",
+    "system-version": "version",
+    "system-sku-number": "sku",
+    "baseboard-manufacturer": "board_vendor",
+    "baseboard-product-name": "board",
+}
+"""Keyword of ``dmidecode -s`` to the fact that it prints. Serial numbers and UUIDs are left out."""
+
+
+def parse_strings(text: str) -> System | None:
+    """Identity from ``dmidecode -s``, one line of keyword, colon and value each; None where none is known."""
+    pairs = (line.partition(": ") for line in text.splitlines())
+    told = {_STRINGS[keyword]: known(value) for keyword, _, value in pairs if keyword in _STRINGS}
+    return System(**told) if any(told.values()) else None
+
+
 def looks_like_dmidecode(text: str) -> bool:
     """Whether the text begins as output of dmidecode does. False when in doubt."""
     return _LOOKS.search(text[:4000]) is not None

@@ -68,10 +68,9 @@ def probe(report: Probe) -> str:
     lines += _table(("PCI", "/dev/nvidia\\*", "NVML", "expected"), [levels])
     if machine.gpus:
         header = ("address", "card", "slot", "socket", "driver", "link width")
-        rows = [
-            (g.address, g.name or g.pci_id, g.slot, g.socket, (g.driver or "-") if g.driver_read else None, g.link.width)
-            for g in machine.gpus
-        ]
+        drivers = ((g.driver or "-") if g.driver_read else None for g in machine.gpus)
+        cards = zip(machine.gpus, drivers, strict=True)
+        rows = [(g.address, g.name or g.pci_id, g.slot, g.socket, driver, g.link.width) for g, driver in cards]
         lines += _table(header, rows)
     lines += [line for finding in report.findings for line in _finding(finding)]
     if report.changes is not None:
@@ -179,5 +178,10 @@ def smoke(report: SmokeReport) -> str:
         lines += [_plain(training.speed(report.scaling)), ""]
     if report.split is not None and (gain := training.shares(report.split)) is not None:
         lines += [_plain(gain), ""]
+    if report.hosts:
+        hosts = [(h.rank, h.host, h.address, h.examples_per_second, h.verdict) for h in report.hosts]
+        lines += _table(("rank", "host", "address", "examples/s", "verdict"), hosts)
+    if report.network is not None:
+        lines += [_plain(training.network(report.network)), ""]
     lines += [line for finding in report.findings for line in _finding(finding)]
     return "\n".join(lines).rstrip()

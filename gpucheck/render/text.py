@@ -495,6 +495,16 @@ def smoke(report: SmokeReport) -> None:
         out.print(_in(Text(training.speed(report.scaling)), 2))
     if report.split is not None and (gain := training.shares(report.split)) is not None:
         out.print(_in(Text(gain), 2))
+    if report.hosts:
+        table = _table("rank", "host", "address", "devices", "examples/s", "verdict")
+        for host in report.hosts:
+            speed = None if host.examples_per_second is None else f"{host.examples_per_second:,.0f}"
+            devices = None if host.devices is None else ", ".join(host.devices)
+            _row(table, host.rank, host.host, host.address, devices, speed, host.verdict)
+        _heading(out, say("Hosts"))
+        out.print(_in(table, 2))
+    if report.network is not None:
+        out.print(_in(Text(training.network(report.network)), 2))
     for finding in report.findings:
         _finding(out, finding)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpucheck.text import say
 
 if TYPE_CHECKING:
-    from gpucheck.smoke.report import Numerics, Scaling, SmokeReport, Split
+    from gpucheck.smoke.report import Network, Numerics, Scaling, SmokeReport, Split
 
 
 def layout(report: SmokeReport) -> str:
@@ -65,6 +65,19 @@ def shares(split: Split) -> str | None:
         gain=split.gain,
         even=split.even_per_second,
         pace=split.slowest_pace,
+    )
+
+
+def network(step: Network) -> str:
+    """A step of all hosts against one of the slowest worker alone."""
+    return say(
+        "A step takes {alone:.1f} ms of the slowest worker's own work ({slowest}) and {together:.1f} ms with all: "
+        "{share:.0%} of it is exchange ({kib:,.0f} KiB of gradients per device) and waiting.",
+        alone=1000 * step.step_alone_seconds,
+        slowest=step.slowest,
+        together=1000 * step.step_together_seconds,
+        share=step.share,
+        kib=step.gradient_bytes / 1024,
     )
 
 

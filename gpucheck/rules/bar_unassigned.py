@@ -259,8 +259,8 @@ def _remedy(machine: Machine, view: View, given: Room, need: int) -> tuple[tuple
 def _arm_steps() -> tuple[str, ...]:
     return (
         say(
-            "On an ARM board that boots with a device tree, its PCIe node (ranges) sets the window for memory BARs: use "
-            "a newer kernel or device tree with a larger one, or enlarge it there."
+            "On an ARM board that boots with a device tree, its PCIe node (ranges) sets the window for memory BARs: "
+            "use a newer kernel or device tree with a larger one, or enlarge it there."
         ),
         say("On an ARM server with UEFI, look for the size of the PCIe memory window in the firmware setup."),
         say("If there is none, use a card with smaller BARs."),

@@ -131,7 +131,7 @@ def _by_log_alone(machine: Machine, view: View) -> Iterator[Finding]:
         return  # the card that the module means is one of these
     for branch, line in _legacy(machine):
         product = _product(line)
-        works = any(product is not None and product.casefold() in (gpu.name or "").casefold() for gpu in listed.values())
+        works = any(_names(line, gpu) for gpu in listed.values())
         if product is not None and product not in told and not works:
             told.add(product)
             yield _dropped(machine, "machine", product, branch, _version(machine, line), line, "likely")

@@ -5,7 +5,8 @@ Somebody else computes on the card, so it was not trained on: that would have di
 and measured a shared card.
 
 How we know
-NVML lists processes with a compute context on the card before anything is started.
+NVML lists processes with a compute context on the card before anything is started. One that comes while
+the training runs gives a warning.
 
 Why it matters
 A training takes memory and time that the other process counts on.

@@ -236,7 +236,7 @@ def _too_few(machine: Machine, view: View) -> Iterator[Finding]:
     )
 
 
-def _too_few_in_nvml(machine: Machine, view: View, fields: dict[str, object]) -> Finding:
+def _too_few_in_nvml(machine: Machine, view: View, fields: dict[str, int]) -> Finding:
     """Only NVIDIA's tools were asked: a card that they do not list may be on PCI all the same."""
     nvml = machine.nvml
     who = nvml.call if nvml is not None and nvml.call is not None else "NVML"

@@ -16,7 +16,8 @@ ps -o pid,stat,wchan,cmd shows state D for such a process. Read the kernel log (
 more than 120 seconds"), stop new jobs, and restart the machine.
 
 When it is wrong
-A driver under heavy load may need longer than a second to let go of an ended process.
+A driver under heavy load may need longer than five seconds to let go of an ended process. From inside a
+container NVML's numbers are those of the host: then it is a warning, and the process may be another's.
 
 Sources
 https://github.com/leptonai/gpud/pull/117 (processes in uninterruptible sleep after a fault)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.facts import pci_address
 from gpucheck.findings import Evidence, Finding, finding
+from gpucheck.smoke.counters import told_by
 from gpucheck.smoke.outcome import Outcome, Watched
 from gpucheck.smoke.plan import Card, Train
 from gpucheck.smoke.report import DeviceEvidence, NvmlEvidence, SmokeDevice, TensorFlowBuild
@@ -86,7 +87,7 @@ def by_address(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     known = {sample.uuid: sample.address for sample in samples if sample.uuid and sample.address}
     found: dict[str, list[Sample]] = {}
     for sample in samples:
-        address = sample.address or known.get(sample.uuid)
+        address = sample.address or known.get(sample.uuid or "")
         if address is not None:
             found.setdefault(address, []).append(sample)
     return found
@@ -172,13 +173,20 @@ def _slowdowns(loaded: Sequence[Sample]) -> dict[str, float] | None:
     return {reason: round(share, 3) for reason, share in shares.items() if share}
 
 
-def is_confirmed(nvml: NvmlEvidence) -> bool:
+def strangers(nvml: NvmlEvidence, *, shared: bool) -> tuple[int, ...]:
+    """Processes that came onto the card and are not, or not all, the training's. Where NVML does not number
+    processes as this process does, a single one is the training's own."""
+    others = nvml.other_processes or ()
+    return others if shared or len(others) > 1 else ()
+
+
+def is_confirmed(nvml: NvmlEvidence, *, shared: bool) -> bool:
     """NVML saw that the training held memory of the card, and that the card worked for it."""
-    held = bool(nvml.process_seen) or (bool(nvml.memory_growth_bytes) and not (nvml.other_processes or ())[1:])
+    held = nvml.process_seen or (bool(nvml.memory_growth_bytes) and not strangers(nvml, shared=shared))
     worked = bool(nvml.busy_percent)
     if nvml.busy_percent is None and nvml.most_watts is not None and nvml.idle_watts is not None:
         worked = nvml.most_watts - nvml.idle_watts >= WORKING_WATTS
-    return held and worked
+    return bool(held) and worked
 
 
 def uncounted(
@@ -200,22 +208,28 @@ def uncounted(
 # --- findings -------------------------------------------------------------------------------------
 
 
-def troubles(
-    cards: Mapping[str, NvmlEvidence], outcome: Outcome, watched: Watched
-) -> Iterator[Finding]:
-    """What happened to the cards while the training ran: lost, slowed down, used by others; and a watch
-    that could not see it. ``cards`` by address."""
+def incidents(devices: Iterable[SmokeDevice], outcome: Outcome, watched: Watched) -> list[Finding]:
+    """What happened to the cards while the training ran: lost, slowed down, used by others, errors that were
+    counted; and a watch that could not see it."""
+    seen = {device.address: device.evidence for device in devices if device.address is not None}
+    cards = {address: evidence.nvml for address, evidence in seen.items() if evidence.nvml is not None}
+    counters = {address: evidence.risen for address, evidence in seen.items() if evidence.risen is not None}
+    return [
+        *_happened(cards, outcome, watched),
+        *_blind(watched),
+        *told_by(counters, watched.before, watched.after),
+    ]
+
+
+def _happened(cards: Mapping[str, NvmlEvidence], outcome: Outcome, watched: Watched) -> Iterator[Finding]:
     shared = shares_numbers(outcome, watched.samples or ())
     for address, nvml in cards.items():
         fallen = _fell(address, watched)
         if fallen or nvml.lost:
             yield _lost(address, fallen=fallen)
         yield from _slowed(address, nvml)
-        # Of several numbers at most one can be the training's, whose own is not listed.
-        others = nvml.other_processes or ()
-        if others if shared else others[1:]:
+        if others := strangers(nvml, shared=shared):
             yield _visited(address, others, certain=shared)
-    yield from _blind(watched)
 
 
 def _fell(address: str, watched: Watched) -> bool:
@@ -354,8 +368,8 @@ def absent(plan: Train, devices: Iterable[SmokeDevice]) -> list[Card]:
     return [card for card in (*plan.cards, *plan.left_out) if card.address not in seen]
 
 
-def not_listed(card: Card) -> SmokeDevice:
-    """A card that was not trained on."""
+def not_listed(card: Card, evidence: DeviceEvidence | None = None) -> SmokeDevice:
+    """A card that was not trained on, or not to the end."""
     return SmokeDevice(
         device=None,
         address=card.address,
@@ -364,7 +378,7 @@ def not_listed(card: Card) -> SmokeDevice:
         used=False,
         replica_steps=None,
         examples_per_second=None,
-        evidence=DeviceEvidence(),
+        evidence=evidence or DeviceEvidence(),
     )
 
 

@@ -6,14 +6,21 @@ import itertools
 import re
 import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpucheck.findings import Evidence, finding
 from gpucheck.smoke.aftermath import left_over
-from gpucheck.smoke.cards import Sample, absent, identities_of, not_listed
-from gpucheck.smoke.outcome import Judgement, Outcome
-from gpucheck.smoke.plan import Train
-from gpucheck.smoke.report import TensorFlowBuild, Verdict
+from gpucheck.smoke.cards import absent, by_address, identities_of, incidents, not_listed, nvml_evidence
+from gpucheck.smoke.counters import risen
+from gpucheck.smoke.outcome import Judgement, Outcome, Watched
+from gpucheck.smoke.plan import Card, Train
+from gpucheck.smoke.report import DeviceEvidence, TensorFlowBuild, Verdict
 from gpucheck.text import plural, say
+
+if TYPE_CHECKING:
+    from gpucheck.readers.nvml_watch import Sample
+
+LOST = ("gpu-fell-off-bus", "nvml-gpu-lost")
 
 _TELLING = re.compile(
     r"dlopen|cuda drivers|cuInit|CUDA_ERROR|failed call|Skipping registering|compute capability"
@@ -61,9 +68,8 @@ def no_devices(plan: Train, outcome: Outcome, build: TensorFlowBuild | None) -> 
     )
 
 
-def not_done(
-    plan: Train, outcome: Outcome, samples: Sequence[Sample] | None, build: TensorFlowBuild | None
-) -> Judgement:
+def not_done(plan: Train, outcome: Outcome, watched: Watched, build: TensorFlowBuild | None) -> Judgement:
+    """The worker failed, died or was ended. What was seen of the cards until then may be the cause."""
     found = list(plan.findings)
     failure = outcome.failure or {}
     verdict: Verdict = "fail"
@@ -104,13 +110,31 @@ def not_done(
             remedy=(say("Run gpucheck probe, and read the kernel log of that moment."),),
         )
     found.append(problem)
-    found += left_over(outcome, samples or ())
+    headline = problem.message
+    devices = tuple(not_listed(card) for card in absent(plan, ()))
+    if plan.job.kind == "gpu" and problem.name != "tensorflow-missing":
+        samples = by_address(watched.samples or ())
+        devices = tuple(
+            not_listed(card, _evidence(card, outcome, watched, samples.get(card.address, ())))
+            for card in absent(plan, ())
+        )
+        seen = incidents(devices, outcome, watched)
+        headline = next((item.message for item in seen if item.name in LOST), headline)
+        found += seen
+    found += left_over(outcome, watched.samples or ())
     return Judgement(
         verdict=verdict,
-        headline=problem.message,
-        devices=tuple(not_listed(card) for card in absent(plan, ())),
+        headline=headline,
+        devices=devices,
         findings=tuple(found),
         tensorflow=build,
+    )
+
+
+def _evidence(card: Card, outcome: Outcome, watched: Watched, own: Sequence[Sample]) -> DeviceEvidence:
+    return DeviceEvidence(
+        nvml=nvml_evidence(own, outcome) if own else None,
+        risen=risen(card.address, watched.before, watched.after, own),
     )
 
 

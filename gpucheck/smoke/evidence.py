@@ -12,32 +12,36 @@ from typing import Any
 from gpucheck.findings import Finding, finding
 from gpucheck.smoke.aftermath import left_over
 from gpucheck.smoke.cards import (
-    Sample,
     absent,
+    by_address,
     called,
     doubts_of,
     identities_of,
+    incidents,
+    is_confirmed,
     missing,
     not_listed,
     nvml_evidence,
+    shares_numbers,
     uncounted,
     unused,
 )
+from gpucheck.smoke.counters import risen
 from gpucheck.smoke.endings import no_devices, not_done
 from gpucheck.smoke.numbers import OUTPUT_TOLERANCE, TOLERANCE, contradictions, scaling_of, slower_cards, split_of
-from gpucheck.smoke.outcome import Judgement, Outcome
+from gpucheck.smoke.outcome import Judgement, Outcome, Watched
 from gpucheck.smoke.plan import Train
 from gpucheck.smoke.report import DeviceEvidence, Numerics, Scaling, SmokeDevice, TensorFlowBuild, Verdict
 from gpucheck.text import plural, say
 
 
-def judge(plan: Train, outcome: Outcome, samples: Sequence[Sample] | None, expect_gpus: int | None = None) -> Judgement:
+def judge(plan: Train, outcome: Outcome, watched: Watched | None = None, expect_gpus: int | None = None) -> Judgement:
     """Weigh a training.
 
     Args:
         plan: What was to be trained, and which cards should take part.
         outcome: What the worker said.
-        samples: What the NVML watch saw, oldest first; None where there was no watch.
+        watched: What was read of the cards meanwhile; None where nothing was.
         expect_gpus: Number of GPUs that must have taken part.
     """
     build = None
@@ -48,18 +52,19 @@ def judge(plan: Train, outcome: Outcome, samples: Sequence[Sample] | None, expec
                 "compute_capabilities": tuple(outcome.build.get("compute_capabilities") or ()),
             }
         )
+    watched = watched or Watched()
     if outcome.ending != "done" or outcome.result is None:
-        return not_done(plan, outcome, samples, build)
+        return not_done(plan, outcome, watched, build)
     if not outcome.result["devices"]:
         return no_devices(plan, outcome, build)
-    return _weigh(plan, outcome, outcome.result, samples, expect_gpus, build)
+    return _weigh(plan, outcome, outcome.result, watched, expect_gpus, build)
 
 
 def _weigh(
     plan: Train,
     outcome: Outcome,
     result: Mapping[str, Any],
-    samples: Sequence[Sample] | None,
+    watched: Watched,
     expect_gpus: int | None,
     build: TensorFlowBuild | None,
 ) -> Judgement:
@@ -67,17 +72,22 @@ def _weigh(
     findings = list(plan.findings)
     replicas: dict[str, dict[str, Any]] = {replica["device"]: replica for replica in result["replicas"]}
     identities = identities_of(result["devices"], outcome.stderr)
+    samples = by_address(watched.samples or ())
+    shared = shares_numbers(outcome, watched.samples or ())
+    uuids = {card.address: card.uuid for card in plan.cards}
     devices: list[SmokeDevice] = []
     unproven: list[SmokeDevice] = []
     for entry in result["devices"]:
         replica = replicas.get(entry["device"], {})
         address, name = identities.get(entry["device"], (None, None))
-        nvml = nvml_evidence(address, samples or (), outcome) if on_gpu else None
+        own = samples.get(address or "", ())
+        nvml = nvml_evidence(own, outcome) if on_gpu else None
         doubts = doubts_of(plan, entry["device"], replica, nvml)
         unknown = uncounted(plan, address, replica, nvml) if on_gpu else ()
         device = SmokeDevice(
             device=entry["device"],
             address=address,
+            uuid=uuids.get(address or "") or next((sample.uuid for sample in own if sample.uuid), None),
             name=name,
             used=not doubts,
             replica_steps=replica.get("steps", 0),
@@ -95,13 +105,14 @@ def _weigh(
                 alone_difference=entry.get("alone_difference"),
                 peak_bytes=entry.get("peak_bytes"),
                 nvml=nvml,
+                risen=risen(address, watched.before, watched.after, own) if on_gpu and address else None,
                 unknown=unknown,
             ),
         )
         devices.append(device)
         if doubts:
             findings.append(unused(called(device), doubts))
-        elif nvml is not None and not (nvml.process_seen or nvml.memory_growth_bytes):
+        elif nvml is not None and not is_confirmed(nvml, shared=shared):
             unproven.append(device)
 
     findings += missing(plan, {device.address for device in devices}, build)
@@ -122,7 +133,8 @@ def _weigh(
     split = split_of(plan, result, devices)
     if on_gpu:
         findings += slower_cards(devices)
-    findings += left_over(outcome, samples or ())
+        findings += incidents(devices, outcome, watched)
+    findings += left_over(outcome, watched.samples or ())
     used = sum(device.used for device in devices)
     failed = any(item.severity == "error" for item in findings)
     if on_gpu and expect_gpus is not None and used < expect_gpus and not failed:

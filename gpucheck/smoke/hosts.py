@@ -18,17 +18,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpucheck import __version__
-from gpucheck.errors import UsageError
+from gpucheck.errors import InputError, UsageError
 from gpucheck.findings import Evidence, Finding, finding
 from gpucheck.smoke import plan as planning
 from gpucheck.smoke.cards import not_listed
-from gpucheck.smoke.cluster import Cluster
+from gpucheck.smoke.cluster import Cluster, from_hosts, from_slurm, from_tf_config
 from gpucheck.smoke.evidence import judge
 from gpucheck.smoke.outcome import Judgement, Outcome
-from gpucheck.smoke.peers import Peers, binding
+from gpucheck.smoke.peers import Peers, binding, is_local
 from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
 from gpucheck.smoke.report import EXIT_CODES, ClusterUse, Network, SmokeHost, SmokeReport, Verdict
 from gpucheck.smoke.run import STEPS, TIMEOUT, Messages, Progress, attend, report_of
@@ -124,6 +125,32 @@ def smoke_on_hosts(
 
 
 # --- before the training --------------------------------------------------------------------------
+
+
+def cluster_of(form: str, rank: int | None = None, port: int | None = None) -> Cluster:
+    """The cluster that ``--cluster`` names: ``slurm``, ``tf_config`` or a file of hosts.
+
+    Raises:
+        UsageError: It cannot be derived, or an option does not go with it.
+        InputError: The file cannot be read.
+    """
+    if rank is not None and form in ("slurm", "tf_config"):
+        raise UsageError(say("With --cluster {form} the rank is known.", form=form), input="--rank")
+    if port is not None and form != "slurm":
+        raise UsageError(say("With --cluster {form} the ports are known.", form=form), input="--port")
+    if form == "slurm":
+        return from_slurm(os.environ, port)
+    if form == "tf_config":
+        return from_tf_config(os.environ)
+    try:
+        text = Path(form).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError(
+            say("It cannot be read ({fault}).", fault=getattr(fault, "strerror", None) or type(fault).__name__),
+            input=form,
+            hint=say("--cluster takes slurm, tf_config or a TOML file of hosts"),
+        ) from None
+    return from_hosts(text, form, rank, is_local)
 
 
 def _plan(

@@ -131,12 +131,11 @@ def _differing(
 ) -> dict[str, float | None]:
     """Devices whose counter is off by more than rounding, or is no number. One that did not count is
     not among them."""
+    counted = [(called(device), replicas.get(device.device or "", {})) for device in devices]
     return {
-        called(device): replicas[device.device][key]
-        for device in devices
-        if device.device in replicas
-        and key in replicas[device.device]
-        and not _within(replicas[device.device][key], SUM_TOLERANCE)
+        subject: replica[key]
+        for subject, replica in counted
+        if key in replica and not _within(replica[key], SUM_TOLERANCE)
     }
 
 
@@ -186,6 +185,7 @@ def _number(source: str, value: float | None) -> Evidence:
 
 
 def scaling_of(result: Mapping[str, Any], devices: Sequence[SmokeDevice]) -> Scaling | None:
+    """How fast the devices were alone and together; None where none was measured alone."""
     speeds = {called(device): device.examples_per_second for device in devices if device.examples_per_second}
     single = [speed for speed in speeds.values() if speed]
     if not single:

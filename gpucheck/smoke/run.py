@@ -22,12 +22,13 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import gpucheck
 from gpucheck.findings import in_order
-from gpucheck.host import end_group
+from gpucheck.host import LiveHost, end_group
 from gpucheck.smoke import plan as planning
-from gpucheck.smoke.cards import Sample, not_listed
+from gpucheck.smoke.aftermath import is_over
+from gpucheck.smoke.cards import not_listed
 from gpucheck.smoke.evidence import judge
 from gpucheck.smoke.job import Division, Job, Mode, Strategy
-from gpucheck.smoke.outcome import Judgement, Outcome
+from gpucheck.smoke.outcome import Judgement, Outcome, Watched
 from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
 from gpucheck.smoke.report import EXIT_CODES, SmokeReport
 
@@ -49,8 +50,9 @@ POLL_SECONDS = 5.0
 END_SECONDS = 5.0
 READY_SECONDS = 10.0
 """For a first look at every card. What is missing then is unknown, and the training starts all the same."""
-SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 5.0
 """The driver takes a moment to free what an ended process held."""
+SETTLE_POLL_SECONDS = 0.05
 STDERR_LINES = 4000
 NOISE = (b"Executing op ", b" placer.cc", b"oneDNN custom operations", b"TF_ENABLE_ONEDNN_OPTS")
 """Lines of TensorFlow's log that would push the telling ones out."""
@@ -145,8 +147,8 @@ def smoke(
         devices = tuple(not_listed(card) for card in plan.cards)
         judgement = Judgement(plan.verdict, plan.headline, devices=devices, findings=plan.findings)
         return report_of(judgement, strategy, mode)
-    outcome, samples = attend(plan, environ, timeout, progress)
-    return report_of(judge(plan, outcome, samples, expect_gpus), strategy, mode, steps, outcome.seconds)
+    outcome, watched = attend(plan, environ, timeout, progress)
+    return report_of(judge(plan, outcome, watched, expect_gpus), strategy, mode, steps, outcome.seconds)
 
 
 def attend(
@@ -157,15 +159,12 @@ def attend(
     *,
     command: Sequence[str] = WORKER,
     messages: Messages | None = None,
-) -> tuple[Outcome, Sequence[Sample] | None]:
-    """Train while NVML is watched; without GPUs there is nothing to watch, and the samples are None."""
-    watch = _watch() if plan.job.kind == "gpu" else None
-    samples: Sequence[Sample] | None = None
-    try:
-        if watch is not None:
-            watch.start()
-            watch.wait_ready(READY_SECONDS)
-        outcome = train(
+) -> tuple[Outcome, Watched]:
+    """Train while NVML is watched, with the error counters of the cards before and after; without GPUs
+    there is nothing to watch."""
+
+    def work() -> Outcome:
+        return train(
             plan.job,
             environ={**environ, **dict(plan.environment)},
             limits=Limits(timeout, min(timeout, QUIET_SECONDS)),
@@ -173,12 +172,30 @@ def attend(
             command=command,
             messages=messages,
         )
-        if watch is not None:
-            time.sleep(SETTLE_SECONDS)
+
+    if plan.job.kind != "gpu":
+        return work(), Watched()
+    from gpucheck.smoke import counters
+
+    host = LiveHost()
+    addresses = [card.address for card in plan.cards]
+    watch = _watch()
+    try:
+        watch.start()
+        before = counters.read(host, addresses)
+        watch.wait_ready(READY_SECONDS)
+        outcome = work()
+        settle(watch, outcome)
     finally:
-        if watch is not None:
-            samples = watch.stop()
-    return outcome, samples
+        samples = watch.stop()
+    return outcome, Watched(samples, watch.parts, before, counters.read(host, addresses))
+
+
+def settle(watch: Watch, outcome: Outcome) -> None:
+    """Wait until the cards are free of the training, at most :data:`SETTLE_SECONDS`."""
+    give_up = time.monotonic() + SETTLE_SECONDS
+    while not is_over(outcome, watch.samples) and not watch.has_ended and time.monotonic() < give_up:
+        time.sleep(SETTLE_POLL_SECONDS)
 
 
 def _watch() -> Watch:
@@ -335,6 +352,8 @@ def _follow(
             return
         elif "phase" in message:
             outcome.phase = message["phase"]
+            if outcome.phase == "devices":
+                outcome.touched = time.monotonic()
             outcome.device = message.get("device")
             outcome.step = message.get("step")
             if progress is not None:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
-import math
 import os
 import re
 import sys
@@ -43,8 +42,20 @@ from typing import IO, Any, ClassVar
 
 from gpucheck.smoke.job import Job, Shard, by_speed
 from gpucheck.smoke.worker_central import Central
+from gpucheck.smoke.worker_deep import Examination, soak
 from gpucheck.smoke.worker_dtensor import Cut
-from gpucheck.smoke.worker_layout import CLASSES, IMAGE, LEARNING_RATE, Layout, Weights, finite, short
+from gpucheck.smoke.worker_layout import (
+    CLASSES,
+    IMAGE,
+    LEARNING_RATE,
+    Layout,
+    Weights,
+    difference,
+    finite,
+    nan_first,
+    short,
+    spread_of,
+)
 from gpucheck.smoke.worker_mirrored import Mirrored
 
 LAYOUTS: dict[str, type[Layout]] = {
@@ -84,6 +95,7 @@ class Training:
         self.job = job
         self.channel = channel
         self.prints = prints
+        self.mirrors = 0
         self.devices = self.find_devices()
         self.referee = "CPU:0"
         """Device of the single-device training: never a card that is under test."""
@@ -185,6 +197,18 @@ class Training:
         end = shard.first + shard.count
         return images[shard.first : end], labels[shard.first : end]
 
+    def mirror(self, operations: Any = None) -> Any:
+        """A MirroredStrategy over the devices, by other cross-device operations if they are given.
+
+        TensorFlow numbers the groups of each strategy from one on, so that a second one over other
+        devices would meet the first one's group. Only from the second on are they kept apart, by an
+        attribute of the class that is not public."""
+        kind = self.tf.distribute.MirroredStrategy
+        if self.mirrors:
+            kind = type("MirroredStrategy", (kind,), {"_collective_key_base": 1000 * self.mirrors})
+        self.mirrors += 1
+        return kind(self.devices, cross_device_ops=operations)
+
     # --- the step of one replica --------------------------------------------------------------
 
     def start(self, replica: int, weights: list[Any]) -> list[Any]:
@@ -204,6 +228,10 @@ class Training:
         """The same sum where one device keeps the variables. Called on that device."""
         return [self.tf.add_n(gradients) for gradients in zip(*towers, strict=True)]
 
+    def stored(self, device: str, chunk: int, value: Any) -> Any:
+        """What the memory of a device holds in a chunk that was filled. Called on it."""
+        return value
+
     def place(self, replica: int) -> Any:
         """Device on which the batch of a replica is made."""
         return self.tf.device(self.devices[replica])
@@ -211,19 +239,22 @@ class Training:
     # --- phases -------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Train, compare, measure."""
+        """Train, compare, measure; or do the tasks of a closer look."""
+        if self.job.tasks:
+            return Examination(self).run()
         alone = self.alone()
         self.divide([device["alone_per_second"] for device in alone])
         together = self.together()
+        if self.job.soak_seconds:
+            together["soak"] = soak(self, together["together_per_second"])
         return {
             **together,
             "devices": [{**device, **own} for device, own in zip(self.describe(), alone, strict=True)],
             "global_batch": self.total,
         }
 
-    def alone(self) -> list[dict[str, Any]]:
-        """One update (or one inference) on each device by itself: its speed, and how far its result
-        is from the referee's."""
+    def prepare(self) -> None:
+        """The weights at the start, and the work of one device."""
         tf = self.tf
         self.initial = self.initial_weights()
         self.load = self.job.load_batch or max(shard.count for shard in self.shards)
@@ -248,6 +279,12 @@ class Training:
             tf.TensorSpec([None], tf.int32),
         )
 
+    def alone(self) -> list[dict[str, Any]]:
+        """One update (or one inference) on each device by itself: its speed, and how far its result
+        is from the referee's."""
+        tf = self.tf
+        self.prepare()
+
         def on(device: str, count: int) -> Callable[[], list[Any]]:
             with tf.device(device):
                 weights = [tf.constant(weight) for weight in self.initial]
@@ -266,11 +303,11 @@ class Training:
         measured = []
         for device in self.devices:
             self.channel.send(phase="alone", device=device)
-            difference = _difference(expected, on(device, few)())
+            off = difference(expected, on(device, few)())
             once = on(device, self.load)
             once()
             speed = self.load / self.seconds(once)
-            measured.append({"alone_difference": finite(difference), "alone_per_second": speed})
+            measured.append({"alone_difference": finite(off), "alone_per_second": speed})
         return measured
 
     def seconds(self, once: Callable[[], Any]) -> float:
@@ -308,13 +345,13 @@ class Training:
         return {
             **compared,
             "replicas": [
-                {**one, "difference": finite(difference)}
-                for one, difference in zip(evidence, differences, strict=True)
+                {**one, "difference": finite(off)}
+                for one, off in zip(evidence, differences, strict=True)
             ],
             "start_difference": finite(
-                max((_difference(self.initial, copy) for copy in started), key=_nan_first)
+                max((difference(self.initial, copy) for copy in started), key=nan_first)
             ),
-            "replica_spread": finite(_spread(copies)),
+            "replica_spread": finite(spread_of(copies)),
             **self.speeds(),
         }
 
@@ -322,11 +359,11 @@ class Training:
         """Every step on all devices, then on one, and how far each replica's parameters differ."""
         losses = [self.layout.train(step) for step in self.each_step("train")]
         expected = self.reference()
-        differences = [_difference(expected, values) for values in self.layout.copies()]
+        differences = [difference(expected, values) for values in self.layout.copies()]
         return {
             "differences": differences,
-            "max_param_difference": finite(max(differences, key=_nan_first)),
-            "max_param_change": finite(_difference(self.initial, expected)),
+            "max_param_difference": finite(max(differences, key=nan_first)),
+            "max_param_change": finite(difference(self.initial, expected)),
             "loss": [finite(losses[0]), finite(losses[-1])],
         }
 
@@ -339,16 +376,16 @@ class Training:
         differences = [
             max(
                 (
-                    _difference([whole[shard.first : shard.first + shard.count]], [outputs[replica]])
+                    difference([whole[shard.first : shard.first + shard.count]], [outputs[replica]])
                     for whole, outputs in zip(expected, got, strict=True)
                 ),
-                key=_nan_first,
+                key=nan_first,
             )
             for replica, shard in enumerate(self.shards)
         ]
         return {
             "differences": differences,
-            "max_output_difference": finite(max(differences, key=_nan_first)),
+            "max_output_difference": finite(max(differences, key=nan_first)),
             "max_output": finite(float(max(numpy.abs(whole).max() for whole in expected))),
         }
 
@@ -418,22 +455,6 @@ class Training:
             if match and match[2] in WORK:
                 placed[match[1]][match[3]] += 1
         return placed
-
-
-def _difference(left: Sequence[Any], right: Sequence[Any]) -> float:
-    """Largest difference of any two parameters; not a number when one of them is not."""
-    import numpy
-
-    return float(numpy.max([numpy.max(numpy.abs(a - b)) for a, b in zip(left, right, strict=True)]))
-
-
-def _spread(copies: Sequence[Sequence[Any]]) -> float:
-    """Largest difference of any two copies of a parameter from the first."""
-    return max((_difference(copies[0], copy) for copy in copies), key=_nan_first)
-
-
-def _nan_first(value: float) -> tuple[bool, float]:
-    return math.isnan(value), value
 
 
 def main(training: type[Training] = Training) -> None:

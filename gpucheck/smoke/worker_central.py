@@ -92,6 +92,10 @@ class Central(Layout):
                 copies.append([self.tf.convert_to_tensor(weight).numpy() for weight in self.fetch(replica)])
         return copies
 
+    def reset(self, weights: list[Any]) -> None:
+        for weight, value in zip(self.weights, weights, strict=True):
+            weight.assign(value)
+
     def evidence(self) -> list[dict[str, Any]]:
         tallies = [seen.numpy() for seen in self.seen]
         for tally in tallies:

@@ -48,6 +48,23 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def difference(left: Sequence[Any], right: Sequence[Any]) -> float:
+    """Largest difference of any two parameters; not a number when one of them is not."""
+    import numpy
+
+    return float(numpy.max([numpy.max(numpy.abs(a - b)) for a, b in zip(left, right, strict=True)]))
+
+
+def spread_of(copies: Sequence[Sequence[Any]]) -> float:
+    """Largest difference of any two copies of a parameter from the first."""
+    return max((difference(copies[0], copy) for copy in copies), key=nan_first)
+
+
+def nan_first(value: float) -> tuple[bool, float]:
+    """Sort key under which not-a-number is the largest."""
+    return math.isnan(value), value
+
+
 class Convolutional:
     """Two convolutions and a matrix product."""
 
@@ -108,6 +125,10 @@ class Layout:
         raise NotImplementedError
 
     def under_load(self, counts: Sequence[int]) -> tuple[int, Callable[[], object]]:
+        raise NotImplementedError
+
+    def reset(self, weights: list[Any]) -> None:
+        """Put the variables back to such arrays. Only what can be soaked needs it."""
         raise NotImplementedError
 
     # --- shared -------------------------------------------------------------------------------

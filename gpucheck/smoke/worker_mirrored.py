@@ -13,7 +13,7 @@ class Mirrored(Layout):
     on each, needs only another :meth:`strategy`."""
 
     def strategy(self) -> Any:
-        return self.tf.distribute.MirroredStrategy(self.session.devices)
+        return self.session.mirror()
 
     def build(self, weights: list[Any]) -> None:
         tf = self.tf
@@ -98,6 +98,11 @@ class Mirrored(Layout):
     def copies(self) -> list[list[Any]]:
         by_weight = [[copy.numpy() for copy in self.each(weight)] for weight in self.weights]
         return [list(copy) for copy in zip(*by_weight, strict=True)]
+
+    def reset(self, weights: list[Any]) -> None:
+        for weight, value in zip(self.weights, weights, strict=True):
+            for copy in self.each(weight):
+                copy.assign(value)
 
     def evidence(self) -> list[dict[str, Any]]:
         tallies = self.read([tally.numpy() for tally in self.each(self.seen)], self.session.shards)

@@ -18,7 +18,7 @@ ELSEWHERE.update(
             "R210 II halts with any card that carries UEFI firmware",
             "https://winraid.level1techs.com/t/dell-server-unable-to-post-with-uefi-gpus/34323",
             "nothing",
-            "It halts before any system starts, and the catalog has no server of that generation.",
+            "It halts before any system starts, and the catalog has no PowerEdge older than the R720 and the T620.",
         ),
         "C011": (
             "X10DRi-LN4+ waits for a monitor at code A9",
@@ -72,8 +72,9 @@ ELSEWHERE.update(
         "C089": (
             "R740: double-width cards only with riser configuration 4",
             "https://www.easymanua.ls/dell/emc-poweredge-r740/manual?p=106",
-            "nothing",
-            "The model is not in the catalog. Options of risers are judged for those that are, such as the R730.",
+            "advise",
+            "The catalog has the R740's riser configurations: number 4 takes three double-wide cards, two beside the "
+            "battery of an NVDIMM, and the others none. Stated with --riser it is judged, else it is asked for.",
         ),
         "C108": (
             "NVML's first card is TensorFlow's second",
@@ -120,7 +121,7 @@ ELSEWHERE.update(
             "X79 board: black screen or d4 with Above 4G on",
             THREADS + "xCuri0/ReBarUEFI/issues/48",
             "nothing",
-            "It does not start, and the board is not in the catalog.",
+            "It does not start, and this board is not in the catalog: its one X79 board is of another maker.",
         ),
         "C027": (
             "Some pairs of four mixed cards train, the others freeze",

@@ -15,7 +15,7 @@ from gpucheck.assemble import assemble
 from gpucheck.catalog import Catalog, load
 from gpucheck.dumps.pasted import plain
 from gpucheck.errors import InputError
-from gpucheck.facts import Machine
+from gpucheck.facts import Machine, System
 from gpucheck.probing import judge, probe
 from gpucheck.sources import recognise
 
@@ -300,3 +300,15 @@ def test_a_paste_of_prose_is_refused_in_one_line(catalog: Catalog) -> None:
 def test_a_paste_is_judged_as_the_files_are(whole: Machine, catalog: Catalog) -> None:
     names = {finding.name for finding in judge(whole, None, catalog).findings}
     assert names == {finding.name for finding in judge(machine_of(quoted(PASTE), catalog), None, catalog).findings}
+
+
+def test_values_of_dmidecode_that_only_their_command_names(catalog: Catalog) -> None:
+    text = (
+        "me@box:~$ sudo dmidecode -s system-manufacturer\n# SMBIOS implementations newer than version 2.8\nDell Inc.\n"
+        "me@box:~$ sudo dmidecode -s system-product-name\nPowerEdge R730\n"
+        "me@box:~$ sudo dmidecode -s system-serial-number\nABC1234\nThat is all I know.\n"
+        "me@box:~$ sudo dmidecode --string=bios-version\nTo Be Filled By O.E.M.\n"
+    )
+    machine = machine_of(text, catalog)
+    assert machine.catalog_model == "dell-poweredge-r730"
+    assert machine.system == System(vendor="Dell Inc.", product="PowerEdge R730")

@@ -116,5 +116,6 @@ def test_commands_are_to_be_copied(step: str, shown: str) -> None:
 
 
 def test_a_card_without_a_driver_is_not_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = [line for line in printed(capsys, "r730-no-driver", "--markdown").splitlines() if line.startswith("| 0000:")]
+    lines = printed(capsys, "r730-no-driver", "--markdown").splitlines()
+    (row,) = [line for line in lines if line.startswith("| 0000:")]
     assert row.split("|")[5].strip() == "-"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpucheck.facts import ErrorCounts, Gap, Nvml, Parts
+from gpucheck.readers.nvml_watch import Sample
+from gpucheck.smoke.aftermath import is_over
+from gpucheck.smoke.counters import Counters
 from gpucheck.smoke.evidence import judge
-from gpucheck.smoke.outcome import Outcome
 from gpucheck.smoke.job import Job
+from gpucheck.smoke.outcome import Outcome, Watched
 from gpucheck.smoke.plan import Card, Train
 
 FIRST, SECOND = "0000:04:00.0", "0000:82:00.0"
@@ -21,23 +24,48 @@ STARTED, SECONDS = 1000.0, 10.0
 MIB = 1 << 20
 
 
-@dataclass
-class Sample:
-    address: str | None
-    seconds: float
-    memory_used_bytes: int | None
-    utilization_percent: int | None
-    energy_joules: float | None
-    pids: tuple[int, ...] | None
+def sample(address: str, seconds: float, **values: Any) -> Sample:
+    """An idle look at a card, with these differences."""
+    idle = {
+        "index": 0,
+        "uuid": f"GPU-{address}",
+        "memory_used_bytes": 10 * MIB,
+        "utilization_percent": 0,
+        "energy_joules": 100.0,
+        "power_watts": 50.0,
+        "temperature_c": 40,
+        "performance_state": 8,
+        "sm_clock_mhz": 500,
+        "clock_reasons": ("idle",),
+        "pcie_replays": 0,
+        "ecc_corrected": 0,
+        "ecc_uncorrected": 0,
+        "pids": (),
+        "pid_memory": {},
+        "errors": {},
+    }
+    return Sample(address=address, seconds=seconds, **{**idle, **values})
 
 
-def watched(address: str, *, busy: int | None = 90, pids: Any = (PID,), left: int = 0, peak: int = 900):
-    """Before, twice during, after."""
+def watched(address: str, *, busy: int | None = 90, pids: Any = (PID,), left: int = 0, peak: int = 900, **loaded: Any):
+    """Before, four times during, after. ``loaded`` are further values of the looks during the training."""
+    asleep = {"utilization_percent": busy and 0, "pids": pids and ()}
+    at_work = {
+        "memory_used_bytes": peak * MIB,
+        "utilization_percent": busy,
+        "pids": pids,
+        "power_watts": 200.0,
+        "temperature_c": 70,
+        "sm_clock_mhz": 1500,
+        "clock_reasons": ("sw-power-cap",),
+        **loaded,
+    }
     return [
-        Sample(address, STARTED - 1, 10 * MIB, busy and 0, 100.0, pids and ()),
-        Sample(address, STARTED + 5, peak * MIB, busy, 150.0, pids),
-        Sample(address, STARTED + 6, peak * MIB, busy, 200.0, pids),
-        Sample(address, STARTED + SECONDS + 1, (10 + left) * MIB, busy and 0, 220.0, pids and ()),
+        sample(address, STARTED - 1, **asleep),
+        *(sample(address, STARTED + 2 * n, energy_joules=100.0 + 400 * n, **at_work) for n in range(1, 5)),
+        sample(
+            address, STARTED + SECONDS + 1, **asleep, memory_used_bytes=(10 + left) * MIB, energy_joules=1800.0
+        ),
     ]
 
 
@@ -78,11 +106,11 @@ def good() -> dict[str, Any]:
     }
 
 
-def weigh(result=None, samples=SEEN, *, plan=PLAN, expect_gpus=None, **outcome):
+def weigh(result=None, samples=SEEN, *, plan=PLAN, expect_gpus=None, before=None, after=None, parts=None, **outcome):
     build = {"version": "2.21.0", "cuda": True, "rocm": False, "compute_capabilities": ["sm_60"]}
     defaults: dict[str, Any] = {"ending": "done", "pid": PID, "returncode": 0, "build": build}
     defaults |= {"started": STARTED, "seconds": SECONDS}
-    return judge(plan, Outcome(**{**defaults, "result": result, **outcome}), samples, expect_gpus)
+    return judge(plan, Outcome(**{**defaults, "result": result, **outcome}), Watched(samples, parts, before, after), expect_gpus)
 
 
 def found(judgement):
@@ -96,8 +124,12 @@ def test_two_good_cards_are_proven():
     nvml = judgement.devices[0].evidence.nvml
     assert nvml.process_seen is True
     assert (nvml.memory_growth_bytes, nvml.memory_left_bytes) == (890 * MIB, 0)
-    assert (nvml.busy_percent, nvml.energy_joules) == (90, 120.0)
+    assert (nvml.busy_percent, nvml.busy_seconds) == (90, 5.4)
+    assert (nvml.energy_joules, nvml.idle_watts, nvml.energy_over_idle_joules) == (1700.0, 50.0, 1100.0)
+    assert (nvml.most_watts, nvml.most_celsius, nvml.clocks_mhz) == (200.0, 70, (1500, 1500))
+    assert (nvml.slowdowns, nvml.other_processes, nvml.lost) == ({}, (), False)
     assert judgement.devices[0].evidence.unknown == ()
+    assert judgement.devices[0].uuid == f"GPU-{FIRST}"
     assert judgement.scaling.efficiency == pytest.approx(0.9)
     assert judgement.scaling.single == 1000
 
@@ -154,7 +186,16 @@ def test_a_watch_that_came_late_knows_no_growth():
     for device in judgement.devices:
         nvml = device.evidence.nvml
         assert (nvml.memory_growth_bytes, nvml.memory_left_bytes, nvml.busy_percent) == (None, None, 90)
-        assert device.evidence.unknown == ("nvml.memory_growth_bytes", "nvml.memory_left_bytes")
+        assert set(device.evidence.unknown) == {
+            f"nvml.{name}"
+            for name in (
+                "memory_growth_bytes",
+                "memory_left_bytes",
+                "other_processes",
+                "idle_watts",
+                "energy_over_idle_joules",
+            )
+        }
     without_list = [replace(sample, pids=None) for sample in late]
     assert weigh(good(), without_list).verdict == "not-run"
 
@@ -308,9 +349,288 @@ def test_memory_that_stays_is_reported():
 
 
 def test_a_process_that_nvml_still_lists_is_reported():
-    samples = copy.deepcopy(SEEN)
-    samples[-1].pids = (PID,)
+    samples = [*SEEN[:-1], replace(SEEN[-1], pids=(PID,))]
     assert found(weigh(good(), samples)) == [("process-left-behind", "error", "machine")]
+
+
+# --- what happens to cards meanwhile --------------------------------------------------------------
+
+
+def test_memory_alone_proves_no_work():
+    """Neither busy time nor power was counted; then only power, at rest and at work."""
+    unread = {"busy": None, "pids": None}
+    assert weigh(good(), [*watched(FIRST, **unread, power_watts=None), *watched(SECOND)]).verdict == "not-run"
+    assert weigh(good(), [*watched(FIRST, **unread, power_watts=65.0), *watched(SECOND)]).verdict == "not-run"
+    assert weigh(good(), [*watched(FIRST, **unread, power_watts=180.0), *watched(SECOND)]).verdict == "pass"
+
+
+def test_a_card_is_known_by_its_uuid_where_its_address_is_not_read():
+    samples = watched(SECOND)
+    nameless = [samples[0], *(replace(one, address=None) for one in samples[1:])]
+    judgement = weigh(good(), [*watched(FIRST), *nameless])
+    assert judgement.verdict == "pass"
+    assert judgement.devices[1].evidence.nvml.memory_growth_bytes == 890 * MIB
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "remedy"),
+    [
+        ("hw-power-brake", "The server braked", "power supply"),
+        ("hw-thermal", "got too hot: the hardware cut its clocks", "air"),
+        ("sw-thermal", "got hot: the driver held its clocks back", "air"),
+        ("hw-slowdown", "does not say why", "power supply"),
+    ],
+)
+def test_a_card_that_is_slowed_down_is_named(reason, words, remedy):
+    braked = watched(SECOND, clock_reasons=(reason,), sm_clock_mhz=300)
+    judgement = weigh(good(), [*watched(FIRST), *braked])
+    assert found(judgement) == [("gpu-throttled-in-training", "warning", SECOND)]
+    (finding,) = judgement.findings
+    assert words in finding.message
+    assert "in 100 % of the looks" in finding.message
+    assert remedy in finding.remedy[0]
+    assert [line.text for line in finding.evidence] == [
+        f"{reason} 100 %",
+        "300 to 300 MHz under load",
+        "at most 70 °C",
+        "at most 200 W",
+    ]
+    assert (judgement.verdict, judgement.devices[1].evidence.nvml.slowdowns) == ("pass", {reason: 1.0})
+
+
+def test_the_gravest_reason_is_told():
+    both = watched(SECOND, clock_reasons=("hw-slowdown", "hw-power-brake"))
+    assert "power brake" in weigh(good(), [*watched(FIRST), *both]).findings[0].message
+
+
+@pytest.mark.parametrize("reasons", [("idle",), ("sw-power-cap",), ("applications-clocks",), None])
+def test_reasons_that_are_none_to_worry_are_not_told(reasons):
+    judgement = weigh(good(), [*watched(FIRST), *watched(SECOND, clock_reasons=reasons)])
+    assert (judgement.verdict, judgement.findings) == ("pass", ())
+
+
+def test_a_slowdown_of_a_moment_or_of_an_idle_card_is_not_told():
+    hot = watched(SECOND)
+    hot[1] = replace(hot[1], clock_reasons=("hw-slowdown",))  # a quarter of the looks
+    asleep = watched(FIRST)
+    asleep[0] = replace(asleep[0], clock_reasons=("hw-thermal",))
+    assert weigh(good(), [*asleep, *hot]).findings == ()
+
+
+def test_somebody_elses_process_is_told():
+    judgement = weigh(good(), [*watched(FIRST), *watched(SECOND, pids=(PID, 99))])
+    assert found(judgement) == [("gpu-busy", "warning", SECOND)]
+    assert judgement.findings[0].confidence == "certain"
+    assert "(99)" in judgement.findings[0].message
+    assert judgement.verdict == "pass"
+
+
+def test_a_card_on_which_only_a_stranger_worked_is_not_proven():
+    """Its memory and its busy time are the stranger's."""
+    judgement = weigh(good(), [*watched(FIRST), *watched(SECOND, pids=(99,))])
+    assert (judgement.verdict, found(judgement)) == ("not-run", [("gpu-busy", "warning", SECOND)])
+
+
+def test_one_strange_number_in_a_container_is_the_trainings_own_and_two_are_not():
+    judgement = weigh(good(), [*watched(FIRST, pids=(1,)), *watched(SECOND, pids=(1,))])
+    assert (judgement.verdict, judgement.findings) == ("pass", ())
+    assert judgement.devices[0].evidence.nvml.other_processes == (1,)
+    judgement = weigh(good(), [*watched(FIRST, pids=(1,)), *watched(SECOND, pids=(1, 2))])
+    assert (judgement.verdict, found(judgement)) == ("not-run", [("gpu-busy", "warning", SECOND)])
+    assert judgement.findings[0].confidence == "likely"
+
+
+def test_a_process_that_was_there_before_is_no_visitor():
+    samples = watched(SECOND, pids=(PID, 7))
+    samples[0] = replace(samples[0], pids=(7,))
+    assert weigh(good(), [*watched(FIRST), *samples]).findings == ()
+
+
+LOST = {"nvmlDeviceGetPowerUsage": 15}
+
+
+def test_a_card_lost_in_the_middle_is_named():
+    gone = [*watched(SECOND)[:2], sample(SECOND, STARTED + 4, errors=LOST)]
+    judgement = weigh(good(), [*watched(FIRST), *gone])
+    assert ("nvml-gpu-lost", "error", SECOND) in found(judgement)
+    assert judgement.devices[1].used is False
+    assert judgement.verdict == "fail"
+    failure = {"kind": "InternalError", "message": "CUDA_ERROR_UNKNOWN", "module": None}
+    judgement = weigh(None, [*watched(FIRST), *gone], ending="failed", phase="train", step=3, failure=failure)
+    assert found(judgement) == [("smoke-worker-died", "error", "machine"), ("nvml-gpu-lost", "error", SECOND)]
+    assert judgement.headline == f"The card at {SECOND} was lost during the training."
+    assert [device.evidence.nvml.lost for device in judgement.devices] == [False, True]
+
+
+def test_a_card_that_left_the_bus_is_told_once():
+    before = Counters(dead={FIRST: False, SECOND: False})
+    after = Counters(dead={FIRST: False, SECOND: True})
+    gone = [*watched(SECOND)[:2], sample(SECOND, STARTED + 4, errors=LOST)]
+    judgement = weigh(None, [*watched(FIRST), *gone], ending="died", phase="train", before=before, after=after)
+    assert [name for name, _, subject in found(judgement) if subject == SECOND] == ["gpu-fell-off-bus"]
+    # What could not be looked at before says nothing.
+    judgement = weigh(good(), before=Counters(), after=after)
+    assert judgement.findings == ()
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counter", "rise", "expected"),
+    [
+        ("ecc_corrected", 4000, ("memory-errors-in-training", "warning")),
+        ("ecc_corrected", 2, ("memory-errors-in-training", "info")),
+        ("ecc_uncorrected", 1, ("ecc-uncorrectable", "error")),
+        ("pcie_replays", 500, ("link-errors-in-training", "warning")),
+        ("pcie_replays", 3, ("link-errors-in-training", "info")),
+    ],
+)
+def test_counters_that_rise_are_told(counter, rise, expected):
+    samples = watched(SECOND)
+    rising = [replace(one, **{counter: 5 + (rise if index > 2 else 0)}) for index, one in enumerate(samples)]
+    judgement = weigh(good(), [*watched(FIRST), *rising])
+    assert found(judgement) == [(*expected, SECOND)]
+    assert judgement.findings[0].evidence[0].text == f"{rise} more than before"
+    assert getattr(judgement.devices[1].evidence.risen, counter) == rise
+    assert getattr(judgement.devices[0].evidence.risen, counter) == 0
+    assert judgement.verdict == ("fail" if expected[1] == "error" else "pass")
+
+
+def test_counters_that_are_high_and_stay_are_not_told():
+    samples = [replace(one, pcie_replays=9000, ecc_corrected=100) for one in watched(SECOND)]
+    assert weigh(good(), [*watched(FIRST), *samples]).findings == ()
+
+
+def test_a_counter_that_began_anew_is_unknown():
+    samples = watched(SECOND)
+    samples = [replace(one, pcie_replays=50 - index) for index, one in enumerate(samples)]
+    judgement = weigh(good(), [*watched(FIRST), *samples])
+    assert judgement.devices[1].evidence.risen.pcie_replays is None
+    assert judgement.findings == ()
+
+
+PORT, SWITCH = "0000:80:02.0", "0000:00:01.0"
+
+
+def counted(log=(), **links: tuple[int, int, int]):
+    """Counters of two cards, the second below a port of its own, both below a switch."""
+    names = {"first": FIRST, "second": SECOND, "port": PORT, "switch": SWITCH}
+    return Counters(
+        above={FIRST: (FIRST, SWITCH), SECOND: (SECOND, PORT, SWITCH)},
+        links={
+            address: ErrorCounts(**dict(zip(("correctable", "nonfatal", "fatal"), links.get(name, (7, 0, 0)), strict=True)))
+            for name, address in names.items()
+        },
+        dead={FIRST: False, SECOND: False},
+        log=tuple(log),
+    )
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ({"second": (9, 0, 0)}, ("info", SECOND)),
+        ({"port": (507, 0, 0)}, ("warning", SECOND)),
+        ({"second": (7, 1, 0)}, ("warning", SECOND)),
+        ({"port": (7, 0, 1)}, ("error", SECOND)),
+        ({"switch": (507, 0, 0)}, ("warning", SWITCH)),
+        ({"port": (507, 0, 0), "second": (17, 0, 0)}, ("warning", SECOND)),
+    ],
+)
+def test_errors_of_a_link_are_told_by_card_or_shared_bridge(links, expected):
+    judgement = weigh(good(), before=counted(), after=counted(**links))
+    assert found(judgement) == [("link-errors-in-training", *expected)]
+    assert len(judgement.findings[0].evidence) == len(links)
+    assert judgement.findings[0].evidence[0].source.startswith("/sys/bus/pci/devices/0000:")
+
+
+def test_link_counters_that_stay_or_were_read_once_are_not_told():
+    assert weigh(good(), before=counted(), after=counted()).findings == ()
+    assert weigh(good(), before=counted(), after=Counters()).findings == ()
+    judgement = weigh(good(), before=counted(), after=counted(second=(10, 0, 0)))
+    assert judgement.devices[1].evidence.risen.aer_correctable == 3
+    assert judgement.devices[0].evidence.risen.aer_correctable == 0
+    assert weigh(good()).devices[0].evidence.risen.aer_correctable is None
+
+
+XID = "NVRM: Xid (PCI:0000:82:00): {}, pid=4711, name=python, words"
+
+
+@pytest.mark.parametrize(
+    ("number", "severity"), [(79, "error"), (48, "error"), (63, "warning"), (31, "warning"), (999, "error")]
+)
+def test_what_the_driver_writes_meanwhile_is_told(number, severity):
+    line = XID.format(number)
+    judgement = weigh(good(), before=counted(log=["boot"]), after=counted(log=["boot", line]))
+    assert found(judgement) == [("xid-reported", severity, SECOND)]
+    assert judgement.findings[0].evidence[0].text == line
+    assert judgement.devices[1].evidence.risen.xids == (line,)
+    assert judgement.devices[0].evidence.risen.xids == ()
+
+
+def test_only_new_lines_of_the_log_count():
+    line = XID.format(48)
+    assert weigh(good(), before=counted(log=[line]), after=counted(log=[line])).findings == ()
+    # The oldest is no longer in the buffer, and the same came once more.
+    judgement = weigh(good(), before=counted(log=["boot", line]), after=counted(log=[line, line]))
+    assert found(judgement) == [("xid-reported", "error", SECOND)]
+    unread = replace(counted(), log=None)
+    assert weigh(good(), before=unread, after=counted(log=[line])).devices[1].evidence.risen.xids is None
+
+
+# --- a watch that does not see --------------------------------------------------------------------
+
+
+def test_a_watch_that_hung_is_told_and_keeps_what_it_saw():
+    hung = Parts(nvml=Nvml(status="timed-out", call="nvmlDeviceGetClockInfo", message="NVML hung"))
+    early = [*watched(FIRST)[:4], *watched(SECOND)[:4]]
+    judgement = weigh(good(), early, parts=hung)
+    assert found(judgement) == [("nvml-timeout", "warning", "machine")]
+    assert judgement.findings[0].evidence[0].source == "nvmlDeviceGetClockInfo"
+    assert judgement.verdict == "pass"
+    assert weigh(good(), [], parts=hung).verdict == "not-run"
+
+
+def test_a_watch_without_nvml_says_why():
+    parts = Parts(gaps=(Gap(fact="nvml", reason="tool-absent", how="pip install nvidia-ml-py"),))
+    judgement = weigh(good(), [], parts=parts)
+    assert (judgement.verdict, found(judgement)) == ("not-run", [("nvml-unavailable", "warning", "machine")])
+    assert judgement.findings[0].evidence[0].text == "pip install nvidia-ml-py"
+    assert weigh(good(), parts=Parts(nvml=Nvml(status="ok"))).findings == ()
+
+
+# --- after the end --------------------------------------------------------------------------------
+
+
+def test_memory_that_a_stranger_may_hold_is_a_warning():
+    samples = watched(SECOND, pids=(PID, 99), left=300)
+    samples[-1] = replace(samples[-1], pids=(99,))
+    judgement = weigh(good(), [*watched(FIRST), *samples])
+    assert ("memory-not-released", "warning", SECOND) in found(judgement)
+    assert judgement.verdict == "pass"
+
+
+def test_a_process_that_stays_in_a_container_is_possibly_ours():
+    samples = [*watched(FIRST, pids=(1,)), *watched(SECOND, pids=(1,))]
+    samples[-1] = replace(samples[-1], pids=(1,))
+    judgement = weigh(good(), samples)
+    assert found(judgement) == [("process-left-behind", "warning", "machine")]
+    assert judgement.findings[0].confidence == "possible"
+
+
+def test_the_cards_are_waited_for():
+    outcome = Outcome(pid=PID, started=STARTED, seconds=SECONDS)
+    assert is_over(outcome, SEEN)
+    assert is_over(outcome, [])
+    assert not is_over(outcome, SEEN[:-1])  # the second was not looked at after the end
+    assert not is_over(outcome, [*watched(FIRST), *watched(SECOND, left=300)])
+    assert not is_over(outcome, [*SEEN[:-1], replace(SEEN[-1], pids=(PID,))])
+    assert is_over(outcome, [*watched(FIRST), *watched(SECOND)[:2], sample(SECOND, STARTED + 4, errors=LOST)])
+    assert is_over(outcome, [*watched(FIRST), *watched(SECOND)[1:3]])  # nothing is known of it before
+
+
+# --- a training that did not end ------------------------------------------------------------------
 
 
 def test_a_package_without_gpu_support_is_told_from_a_blind_one():
