@@ -120,6 +120,8 @@ def smoke(
     rank: int | None = None,
     port: int | None = None,
     announce: Callable[[str], None] | None = None,
+    deep: bool = False,
+    soak_minutes: float = 0.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> SmokeReport:
     """Train on every card of this machine and report what it proves.
@@ -141,6 +143,9 @@ def smoke(
         rank: Which host of the file this is, from 0; by default the one with an address of this machine.
         port: First port on each host under Slurm.
         announce: Called with each line that must be known before anything listens on a port.
+        deep: Try each card alone, pairs and all also where nothing failed, all-reduce known sums, and
+            fill the free memory of each card with patterns.
+        soak_minutes: Repeat the training under load for so long, which is added to ``timeout``.
         progress: Called from this thread with step, steps and phase at every sign of life.
 
     Raises:
@@ -160,6 +165,10 @@ def smoke(
         if (strategy, mode, split) != ("mirrored", "train", "even"):
             raise UsageError(
                 say("Several hosts train with the strategy mirrored and even shares only."), input="--cluster"
+            )
+        if deep or soak_minutes:
+            raise UsageError(
+                say("A closer look and a soak are for one host: run them on each by itself."), input="--cluster"
             )
         return smoke_on_hosts(
             cluster_of(cluster, rank, port),
@@ -184,9 +193,22 @@ def smoke(
         strategy=strategy,
         mode=mode,
         split=split,
+        deep=deep,
+        soak_minutes=soak_minutes,
         progress=progress,
         look_again=look,
     )
+
+
+def last_smoke() -> SmokeReport:
+    """What the last training on this host came to, from the file that it kept: after the machine went
+    down, the stage and the card that were at work."""
+    import os
+
+    from gpucheck.smoke.progress import last_judgement
+    from gpucheck.smoke.run import report_of
+
+    return report_of(last_judgement(os.environ), "mirrored", "train")
 
 
 def _look() -> Machine:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -132,8 +133,23 @@ def _bmc_access(url: str | None, auth: str | None, ca: str | None, insecure: boo
     return access(url, auth, ca_file=ca, insecure=insecure, timeout=timeout)
 
 
+_IN_MODULES = ("check", "fleet")
+"""Commands that stand in :mod:`gpucheck.commands`."""
+
+
+def _load_commands(arguments: Sequence[str]) -> None:
+    """Import the modules of the commands that this line may name; ``probe`` and the like need none of them."""
+    word = next((word for word in arguments if not word.startswith("-")), None)
+    here = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    if word in here or word in {group.name for group in app.registered_groups}:
+        return
+    for name in (word,) if word in _IN_MODULES else _IN_MODULES:
+        import_module(f"gpucheck.commands.{name}")
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit code. Faults become one line, or one JSON document."""
+    _load_commands(arguments)
     command = typer.main.get_command(app)
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the caller (>&-)
@@ -414,14 +430,28 @@ def smoke(
         float, typer.Option("--timeout", metavar="S", min=1, max=86400, help="Seconds for all of it.")
     ] = 300,
     if_busy: Annotated[BusyWord, typer.Option("--if-busy", help="Cards that run other processes.")] = BusyWord.fail,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also each card alone, every pair, known sums and the cards' memory.")
+    ] = False,
+    soak: Annotated[
+        float, typer.Option("--soak", metavar="MINUTES", min=0, max=10080, help="Repeat it under load for so long.")
+    ] = 0,
+    last: Annotated[
+        bool, typer.Option("--last", help="Train nothing: how the last training ended, also after a crash.")
+    ] = False,
     as_json: Json = False,
     markdown: Markdown = False,
     strict: Strict = False,
     lang: Lang = Language.en,
 ) -> int:
     """A short training that proves that every card is recognised and used."""
+    from gpucheck.api import last_smoke
     from gpucheck.api import smoke as train
 
+    if last:
+        report = last_smoke()
+        _show(report, "smoke", as_json=as_json, markdown=markdown)
+        return report.exit_code
     with _progress() as progress:
         report = train(
             devices,
@@ -434,6 +464,8 @@ def smoke(
             rank=rank,
             port=port,
             announce=lambda line: print(line, file=sys.stderr, flush=True),
+            deep=deep,
+            soak_minutes=soak,
             timeout=timeout,
             if_busy=if_busy.value,
             expect_gpus=expect_gpus,

@@ -314,7 +314,7 @@ class NvmlGpu(Fact):
     compute_capability: Text | None = None
     vbios: Text | None = None
     link: Link = Link()
-    """``max_*``: the most that card and system allow together."""
+    """``max_*``: the most that card and system allow together, NVIDIA says; its width is often the card's own."""
     temperature_c: int | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None

@@ -180,6 +180,7 @@ CODES: dict[str, Code] = _table(
     ("GC405", "power-brake", 7, "A card is held at low clocks because of power."),
     ("GC501", "thermal-slowdown", 7, "A card runs slower because it is too hot."),
     ("GC502", "ecc-uncorrectable", 7, "Memory of a card had errors that could not be corrected."),
+    ("GC504", "vram-defect", 7, "Memory of a card does not hold what is written to it."),
     ("GC503", "memory-retired", 7, "Bad memory of a card was taken out of use, or waits for it."),
     # The causes that can be shown run first: bar-unassigned is for the rest.
     ("GC604", "vm-mmio-window-too-small", 2, "A virtual machine's memory window has no room for a card's BAR."),
@@ -220,6 +221,9 @@ CODES: dict[str, Code] = _table(
     ("GC817", "tensorflow-ignores-gpu", 6, "TensorFlow leaves out a card that it could see."),
     ("GC818", "worker-lost", 6, "A worker on another host never came, or was lost in the training."),
     ("GC819", "network-slow", 6, "Most of a training step is exchange between hosts and waiting."),
+    ("GC821", "pair-hangs", 6, "Two cards hang when they work together."),
+    ("GC822", "peer-access-hangs", 6, "Cards hang when they copy to each other directly."),
+    ("GC823", "smoke-interrupted", 6, "The last training never came to its end."),
     ("GC820", "allreduce-mismatch", 6, "What the replicas got back is not the sum of what they sent."),
     ("GC824", "gpu-throttled-in-training", 7, "A card was slowed down by brake, heat or power while it trained."),
     ("GC825", "link-errors-in-training", 7, "The link of a card made errors while it trained."),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["fake_nvml.plugin"]
+
+# A training notes what it does: keep that out of the state folder of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gpucheck-state-")
 
 ROOT = Path(__file__).resolve().parent.parent
 

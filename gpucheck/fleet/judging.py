@@ -106,9 +106,7 @@ def _as_captured(machine: Machine, comparison: baseline.Comparison | None, catal
     return _State(report.verdict, report.counts, report.headline, report.findings)
 
 
-def _as_probed(
-    probed: baseline.Earlier, document: Mapping[str, Any], comparison: baseline.Comparison | None
-) -> _State:
+def _as_probed(probed: baseline.Earlier, document: Mapping[str, Any], comparison: baseline.Comparison | None) -> _State:
     """The document of a probe: it was judged on the host, where more was to be seen than is written in it."""
     findings = list(probed.findings)
     if comparison is not None:
@@ -171,7 +169,7 @@ def _kinds(gpus: Sequence[Gpu], catalog: Catalog) -> tuple[Kind, ...]:
     counted = Counter(map(_id, gpus))
     names: dict[str, str] = {}
     for gpu in gpus:
-        known = catalog.card(gpu.catalog_gpu).name if gpu.catalog_gpu in catalog.cards else None
+        known = catalog.card(gpu.catalog_gpu).name if gpu.catalog_gpu is not None else None
         names.setdefault(_id(gpu), known or gpu.name or _id(gpu))
     return tuple(Kind(id, names[id], count) for id, count in sorted(counted.items()))
 

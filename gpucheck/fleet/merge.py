@@ -42,7 +42,7 @@ class Kind(NamedTuple):
     id: str
     """PCI id where it is known, else the name: a card that lost its driver keeps it."""
     name: str
-    count: int
+    number: int
 
 
 class Traits(NamedTuple):
@@ -179,7 +179,7 @@ def _signature(traits: Traits, sizes: Mapping[int, int], without: str = "") -> H
 
 
 def _cards(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:
-    return None if traits.cards is None else tuple((kind.id, kind.count) for kind in traits.cards)
+    return None if traits.cards is None else tuple((kind.id, kind.number) for kind in traits.cards)
 
 
 def _lanes(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:
@@ -191,10 +191,10 @@ def _memory(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:
 
 
 def kinds_in_words(cards: Sequence[Kind] | None) -> str:
-    """``2 × Tesla P40``; ``No card`` for none, ``?`` where they were not read."""
+    """``2 × Tesla P40``; ``no card`` for none, ``?`` where they were not read."""
     if cards is None:
         return "?"
-    return ", ".join(f"{kind.count} × {shorten(kind.name)}" for kind in cards) or say("No card")
+    return ", ".join(f"{kind.number} × {shorten(kind.name)}" for kind in cards) or say("no card")
 
 
 def supplies_in_words(psus: Sequence[int | None] | None) -> str:
@@ -202,11 +202,11 @@ def supplies_in_words(psus: Sequence[int | None] | None) -> str:
     if psus is None:
         return "?"
     counted = Counter(psus).items()
-    return ", ".join(f"{n} × {'?' if watts is None else watts} W" for watts, n in counted) or say("No power supply")
+    return ", ".join(f"{n} × {'?' if watts is None else watts} W" for watts, n in counted) or say("no power supply")
 
 
 def _tell_cards(odd: Traits, twin: Traits) -> tuple[str, str, str]:
-    return "cards", kinds_in_words(odd.cards), kinds_in_words(twin.cards)
+    return "Cards", kinds_in_words(odd.cards), kinds_in_words(twin.cards)
 
 
 def _tell_links(odd: Traits, twin: Traits) -> tuple[str, str, str]:
@@ -227,11 +227,11 @@ def _tell_links(odd: Traits, twin: Traits) -> tuple[str, str, str]:
 
 def _tell_vbios(odd: Traits, twin: Traits) -> tuple[str, str, str]:
     own, theirs = ([version for _, version in one.vbios or ()] for one in (odd, twin))
-    return "cards", "VBIOS " + ", ".join(own), ", ".join(theirs)
+    return "VBIOS", ", ".join(own), ", ".join(theirs)
 
 
 def _tell_psus(odd: Traits, twin: Traits) -> tuple[str, str, str]:
-    return "power supplies", supplies_in_words(odd.psus), supplies_in_words(twin.psus)
+    return "Power supplies", supplies_in_words(odd.psus), supplies_in_words(twin.psus)
 
 
 def _gib(size: int | None) -> str:
@@ -241,12 +241,12 @@ def _gib(size: int | None) -> str:
 _TRAITS = (
     _Trait("cards", _cards, _tell_cards, kind=True),
     _Trait("psus", lambda t, _: t.psus, _tell_psus, kind=True),
-    _Trait("memory", _memory, lambda a, b: ("memory", _gib(a.memory_bytes), _gib(b.memory_bytes)), kind=True),
-    _Trait("slots", lambda t, _: t.slots, lambda a, b: ("slots", f"{a.slots} slots", f"{b.slots}"), kind=True),
+    _Trait("memory", _memory, lambda a, b: ("Memory", _gib(a.memory_bytes), _gib(b.memory_bytes)), kind=True),
+    _Trait("slots", lambda t, _: t.slots, lambda a, b: ("Slots", f"{a.slots}", f"{b.slots}"), kind=True),
     _Trait("links", _lanes, _tell_links, kind=False),
     _Trait("vbios", lambda t, _: t.vbios or None, _tell_vbios, kind=False),
-    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("driver", f"Driver {a.driver}", f"{b.driver}"), kind=False),
-    _Trait("bios", lambda t, _: t.bios, lambda a, b: ("BIOS", f"BIOS {a.bios}", f"{b.bios}"), kind=False),
+    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("Driver", f"{a.driver}", f"{b.driver}"), kind=False),
+    _Trait("bios", lambda t, _: t.bios, lambda a, b: ("BIOS", f"{a.bios}", f"{b.bios}"), kind=False),
 )
 
 
@@ -270,6 +270,6 @@ def _odd(rows: Sequence[Row], trait: _Trait, sizes: Mapping[int, int]) -> Iterat
 
 def _note(told: tuple[str, str, str], twins: int) -> Note:
     subject, own, usual = told
-    message = say("{own} where {twins} twins have {usual}.", own=own, twins=twins, usual=usual)
+    message = say("{what}: {own} where {twins} twins have {usual}.", what=subject, own=own, twins=twins, usual=usual)
     name = "differs-from-twins"
     return Note(CODES[name].code, name, "warning", subject, message, "likely")

@@ -19,7 +19,7 @@ LIMIT = 64 << 20
 """Most bytes that a host may send; a capture of a big server is under 10 MiB."""
 _NOISE = 64 << 10
 """Most bytes before the mark."""
-_MARK = b"gpucheck-fleet-capture:\n"
+MARK = b"gpucheck-fleet-capture:\n"
 _WAY = "gpucheck-fleet"
 _CUT_OFF = 98
 
@@ -38,9 +38,9 @@ _SHELL_LINE = (
     f'test "$(wc -c <"$d/capture.sh")" -eq {len(SCRIPT)} || exit {_CUT_OFF}; '
     # Another program is called gpucheck, too.
     'if command -v gpucheck >/dev/null 2>&1 && {sudo}gpucheck capture - >"$d/out" 2>/dev/null </dev/null '
-    f"&& head -c 300 \"$d/out\" | grep -q '{SCHEMA}'; then :; "
+    f"&& grep -q '{SCHEMA}' \"$d/out\"; then :; "
     'else rm -f "$d/out"; {sudo}sh "$d/capture.sh" "$d/out" >/dev/null </dev/null || exit; fi; '
-    f'printf "{_MARK[:-1].decode()}\\n"; {{sudo}}cat "$d/out"'
+    f'printf "{MARK[:-1].decode()}\\n"; {{sudo}}cat "$d/out"'
 )
 
 
@@ -70,7 +70,7 @@ class Answer:
                 self._sink.write(data)
                 return
             self._head += data
-            _, mark, begun = self._head.partition(_MARK)
+            _, mark, begun = self._head.partition(MARK)
             if mark:
                 self._head = None
                 self._sink.write(begun)
@@ -111,4 +111,3 @@ def ending(data: bytes, name: str) -> str:
 
 LAST_WORDS = 4096
 """How much of what a program says on standard error is kept: its end."""
-

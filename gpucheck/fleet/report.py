@@ -206,7 +206,9 @@ def _entries(folder: Path, since: Path | None) -> Iterator[Place | Unseen]:
         elif run is not None and wanted is not None and store.run_of(place.now) != run.run:
             yield Unseen(host=wanted, reason=_not_reached(run))
         elif run is not None and wanted is None and store.run_of(place.now) is not None:
-            yield Unseen(host=place.host, reason=say("not among the hosts of the last run: remove its folder if it has gone"))
+            yield Unseen(
+                host=place.host, reason=say("not among the hosts of the last run: remove its folder if it has gone")
+            )
         else:
             yield Place(place.host, place.now, earlier_file) if since is not None else place
     yield from failed.values()
@@ -289,7 +291,11 @@ def _filled(model: type[D], values: Sequence[object]) -> D:
 
 def _group(number: int, group: Group) -> FleetGroup:
     traits = group.traits
-    cards = None if traits.cards is None else tuple(FleetCards(**kind._asdict()) for kind in traits.cards)
+    cards = (
+        None
+        if traits.cards is None
+        else tuple(FleetCards(id=kind.id, name=kind.name, count=kind.number) for kind in traits.cards)
+    )
     return FleetGroup(
         number=number,
         hosts=group.hosts,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,14 +109,14 @@ async def fetch(target: Target, access: Access, answer: Answer) -> None:
     """Have a host make a capture and hand on what it sends. Failed when it does not."""
     import asyncssh
 
-    own_key = () if access.identity is None else (access.identity,)
+    own_keys = () if access.identity is None else [access.identity]  # a tuple would be one key and its certificate
     try:
         async with asyncssh.connect(
             target.host,
             target.port or (),
             username=target.user or (),
             known_hosts=access.known_hosts,
-            client_keys=own_key,
+            client_keys=own_keys,
             preferred_auth=("publickey",),
             password_auth=False,
             kbdint_auth=False,
@@ -128,7 +128,7 @@ async def fetch(target: Target, access: Access, answer: Answer) -> None:
         raise Failed(_stranger(target, access)) from None
     except asyncssh.PermissionDenied:
         raise Failed(say("it refuses our key: add one with --identity, or to the SSH agent")) from None
-    except (asyncssh.Error, OSError) as error:
+    except (asyncssh.Error, OSError, ValueError) as error:  # ValueError: a key of ours that cannot be used
         raise Failed(shorten(clean(_reason(error)), 200)) from None
 
 
@@ -139,8 +139,6 @@ async def _run(connection: asyncssh.SSHClientConnection, line: str, answer: Answ
         while data := await stream.read(_CHUNK):
             errors.extend(data)
             del errors[:-LAST_WORDS]
-
-    import asyncio
 
     async with connection.create_process(line, encoding=None) as process:
         listening = asyncio.create_task(listen(process.stderr))
@@ -160,7 +158,7 @@ async def _run(connection: asyncssh.SSHClientConnection, line: str, answer: Answ
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return say("cannot be reached: {reason}", reason=error.strerror or error)
-    return say("SSH: {reason}", reason=getattr(error, "reason", "") or type(error).__name__)
+    return say("SSH: {reason}", reason=getattr(error, "reason", "") or str(error) or type(error).__name__)
 
 
 def _stranger(target: Target, access: Access) -> str:

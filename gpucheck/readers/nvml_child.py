@@ -243,7 +243,7 @@ def watch(handles: dict[int, Any], interval: float, patience: float) -> None:
         try:
             read_changing(index, handle)
             for call, *arguments in COUNTERS:
-                about = {"arguments": arguments} if arguments else {}
+                about: dict[str, Any] = {"arguments": arguments} if arguments else {}
                 ask(call, handle, *arguments, device=index, **about)
         finally:
             note(sample=time.monotonic(), device=index)

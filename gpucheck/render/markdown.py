@@ -168,14 +168,30 @@ def _quoted(message: str) -> list[str]:
 def smoke(report: SmokeReport) -> str:
     """One line a card, and the findings."""
     lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
-    rows = [(d.device, d.address, d.used, d.replica_steps, d.examples_per_second) for d in report.devices]
+    if (warning := training.no_gpu(report)) is not None:
+        lines += [_plain(warning), ""]
+    rows = [
+        (
+            device.device or "-",
+            device.address or "-",
+            training.in_words(training.fate(report, device)),
+            device.replica_steps,
+            None if device.examples_per_second is None else f"{device.examples_per_second:,.0f}",
+        )
+        for device in report.devices
+    ]
     if report.steps is not None:
         lines += [_plain(training.layout(report)), ""]
-    lines += _table(("device", "address", "used", "steps", "examples/s"), rows)
+    if rows:
+        lines += _table(("device", "address", "result", "steps", "examples/s"), rows)
+    if seen := [(d.address or d.device, *cells) for d in report.devices if (cells := training.seen(d)) is not None]:
+        lines += [say("What NVML saw of them meanwhile:"), "", *_table(("address", *training.SEEN), seen)]
     if report.numerics is not None:
         lines += [_plain(training.numbers(report.numerics)), ""]
     if report.scaling is not None:
         lines += [_plain(training.speed(report.scaling)), ""]
+    if (pace := training.pace(report)) is not None:
+        lines += [_plain(pace), ""]
     if report.split is not None and (gain := training.shares(report.split)) is not None:
         lines += [_plain(gain), ""]
     if report.hosts:

@@ -38,7 +38,11 @@ _VERDICT = {
     "does-not-fit": "bold red",
     "fail": "bold red",
 }
+_FATE = {"passed": "green", "failed": "bold red", "unconfirmed": "magenta"}
 _UNKNOWN = "?"
+_LONGEST_BAR, _SHORTEST_BAR = 30, 5
+_WITHOUT_BARS = 62
+"""Columns of the table of trained cards without its bars."""
 
 
 _TRAILING = re.compile(r" +(?=\n)")
@@ -479,20 +483,21 @@ def smoke(report: SmokeReport) -> None:
     out = console()
     _headline(out, report.verdict, report.headline)
     if report.devices:
-        table = _table("device", "address", "used", "steps", "examples/s")
-        for device in report.devices:
-            speed = None if device.examples_per_second is None else f"{device.examples_per_second:,.0f}"
-            _row(table, device.device, device.address or "-", _yes_no(device.used), device.replica_steps, speed)
         _heading(out, say("Cards in the training"))
+        if (warning := training.no_gpu(report)) is not None:
+            out.print(_in(Text(warning, style="yellow"), 2))
         if report.steps is not None:
             out.print(_in(Text(training.layout(report)), 2))
-        out.print(_in(table, 2))
+        out.print(_in(_trained(out, report), 2))
+        _seen(out, report)
     if report.numerics is not None:
         _heading(out, say("Against the same work on one device"))
         out.print(_in(Text(training.numbers(report.numerics)), 2))
     if report.scaling is not None:
         _heading(out, say("Speed"))
         out.print(_in(Text(training.speed(report.scaling)), 2))
+        if (pace := training.pace(report)) is not None:
+            out.print(_in(Text(pace), 2))
     if report.split is not None and (gain := training.shares(report.split)) is not None:
         out.print(_in(Text(gain), 2))
     if report.hosts:
@@ -507,6 +512,43 @@ def smoke(report: SmokeReport) -> None:
         out.print(_in(Text(training.network(report.network)), 2))
     for finding in report.findings:
         _finding(out, finding)
+
+
+def _trained(out: Console, report: SmokeReport) -> Table:
+    """One line a card, with a bar of its speed alone as far as there is room for bars."""
+    fastest = max((device.examples_per_second or 0.0 for device in report.devices), default=0.0)
+    columns = min(_LONGEST_BAR, out.width - _WITHOUT_BARS)
+    table = _table("device", "address", "result", "steps", "examples/s", "", whole=("device", "result", "examples/s"))
+    for device in report.devices:
+        speed = device.examples_per_second
+        result = training.fate(report, device)
+        _row(
+            table,
+            device.device or "-",
+            device.address or "-",
+            Text(training.in_words(result), style=_FATE.get(result, "")),
+            device.replica_steps,
+            None if speed is None else f"{speed:,.0f}",
+            _bar(out, (speed or 0.0) / fastest, columns) if fastest and columns >= _SHORTEST_BAR else "",
+        )
+    return table
+
+
+def _bar(out: Console, share: float, columns: int) -> str:
+    """At least one sign for anything at all; signs of ASCII where the output knows no others."""
+    return ("#" if out.options.ascii_only else "█") * max(round(share * columns), 1 if share else 0)
+
+
+def _seen(out: Console, report: SmokeReport) -> None:
+    """What NVML saw of each card."""
+    rows = [(device, cells) for device in report.devices if (cells := training.seen(device)) is not None]
+    if not rows:
+        return
+    _heading(out, say("What NVML saw of them meanwhile"))
+    table = _table("address", *training.SEEN)
+    for device, cells in rows:
+        _row(table, device.address or device.device, *cells)
+    out.print(_in(table, 2))
 
 
 # --- explain and catalog ------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gpucheck.text import say
 
 if TYPE_CHECKING:
-    from gpucheck.smoke.report import Network, Numerics, Scaling, SmokeReport, Split
+    from gpucheck.findings import Finding
+    from gpucheck.smoke.report import Network, Numerics, Scaling, SmokeDevice, SmokeReport, Split
 
 
 def layout(report: SmokeReport) -> str:
@@ -79,6 +80,93 @@ def network(step: Network) -> str:
         share=step.share,
         kib=step.gradient_bytes / 1024,
     )
+
+
+def no_gpu(report: SmokeReport) -> str | None:
+    """That nothing was proved of a GPU, where only logical devices took part."""
+    if report.proves_gpu or not report.devices or any(device.address is not None for device in report.devices):
+        return None
+    if any((device.device or "").startswith("GPU") for device in report.devices):
+        return None
+    return say("These are logical devices of the CPU: no GPU was proved, only that the work is divided rightly.")
+
+
+def pace(report: SmokeReport) -> str | None:
+    """The group against as many devices of the slowest one's speed. None where it was not measured."""
+    devices = sum(device.examples_per_second is not None for device in report.devices)
+    if report.scaling is None or report.split is None or not report.split.slowest_pace or devices < 2:
+        return None
+    return say(
+        "That is {share:.0%} of {n} × the slowest ({pace:,.0f} examples/s), which is what even shares can reach.",
+        share=report.scaling.all / report.split.slowest_pace,
+        n=devices,
+        pace=report.split.slowest_pace,
+    )
+
+
+Fate = Literal["passed", "failed", "unconfirmed", "left-out"]
+
+
+def fate(report: SmokeReport, device: SmokeDevice) -> Fate:
+    """What became of one device. ``unconfirmed``: nothing speaks against it, and NVML could not show its
+    work. ``left-out``: nobody asked it to take part, or nothing came so far."""
+    if errors_of(report, device):
+        return "failed"
+    if device.device is None:
+        return "left-out"
+    if not device.used:
+        return "failed"
+    if not device.device.startswith("GPU"):
+        return "passed"
+    from gpucheck.smoke.cards import is_confirmed
+
+    nvml = device.evidence.nvml
+    shared = any(other.evidence.nvml is not None and other.evidence.nvml.process_seen for other in report.devices)
+    return "passed" if nvml is not None and is_confirmed(nvml, shared=shared) else "unconfirmed"
+
+
+def errors_of(report: SmokeReport, device: SmokeDevice) -> list[Finding]:
+    """Errors that name this device."""
+    names = {device.address, device.device} - {None}
+    return [finding for finding in report.findings if finding.severity == "error" and finding.subject in names]
+
+
+def in_words(outcome: Fate) -> str:
+    """As a cell of a table."""
+    match outcome:
+        case "passed":
+            return say("did its part")
+        case "failed":
+            return say("FAILED")
+        case "unconfirmed":
+            return say("not confirmed")
+        case _:
+            return say("not in it")
+
+
+def seen(device: SmokeDevice) -> tuple[str, ...] | None:
+    """What NVML saw of a card, as cells under :data:`SEEN`; None for what NVML did not look at."""
+    nvml = device.evidence.nvml
+    if nvml is None:
+        return None
+    watts = None
+    if nvml.most_watts is not None and nvml.idle_watts is not None:
+        watts = f"{nvml.idle_watts:.0f} → {nvml.most_watts:.0f} W"
+    clocks = None if nvml.clocks_mhz is None else "{}-{} MHz".format(*nvml.clocks_mhz)
+    return tuple(
+        "?" if cell is None else cell
+        for cell in (
+            None if nvml.memory_growth_bytes is None else f"+{nvml.memory_growth_bytes >> 20} MiB",
+            None if nvml.busy_percent is None else f"{nvml.busy_percent} %",
+            None if nvml.busy_seconds is None else f"{nvml.busy_seconds:.1f} s",
+            watts,
+            clocks,
+            None if nvml.most_celsius is None else f"{nvml.most_celsius} °C",
+        )
+    )
+
+
+SEEN = ("memory", "busy", "busy time", "power", "clock", "heat")
 
 
 def small(value: float | None) -> str:

@@ -123,18 +123,23 @@ def lost(machine: Machine, view: View) -> tuple[Lost, ...]:
             found.extend(_lost_card(machine, view, gpu, words, zero.get(gpu.address, [])))
     if machine.pci is None and not any(gpu.on_pci for gpu in gpus):
         found.extend(_lost_in_log(machine, words, zero))
-    elif not machine.pci_complete and (unlisted := _unlisted(machine, words)):
+    elif not machine.pci_complete and (unlisted := _unlisted(machine, words, zero)) != ({}, {}):
         # An excerpt: the log may know a card that is not in it.
-        found.extend(_lost_in_log(machine, unlisted, {}))
+        found.extend(_lost_in_log(machine, *unlisted))
     elif None in zero and any(gpu.on_pci and gpu.nvml is None for gpu in gpus):
         found.append(Lost("machine", None, (), False, _log(machine, zero[None]), "likely", "error"))
     return tuple(found)
 
 
-def _unlisted(machine: Machine, words: dict[tuple[str, str], Word]) -> dict[tuple[str, str], Word]:
-    """The kernel's words about devices that the list does not hold."""
+def _unlisted(
+    machine: Machine, words: dict[tuple[str, str], Word], zero: dict[str | None, list[str]]
+) -> tuple[dict[tuple[str, str], Word], dict[str | None, list[str]]]:
+    """What kernel and driver say of devices that the list does not hold."""
     listed = {function.address for function in machine.pci or ()}
-    return {(address, bar): word for (address, bar), word in words.items() if address not in listed}
+    return (
+        {(address, bar): word for (address, bar), word in words.items() if address not in listed},
+        {address: lines for address, lines in zero.items() if address is not None and address not in listed},
+    )
 
 
 def _lost_card(

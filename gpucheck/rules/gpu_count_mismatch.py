@@ -88,7 +88,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
 
 def usable(machine: Machine, found: Iterable[Finding]) -> int | None:
     """GPUs that are there and that no finding calls unusable; None where they were not looked for."""
-    return None if machine.gpus is None else len(machine.gpus) - len(_lost(machine, found))
+    return None if machine.gpus is None else len(machine.gpus) - len(unusable(machine, found))
 
 
 def raise_explaining(machine: Machine, view: View, found: Iterable[Finding]) -> list[Finding]:
@@ -101,7 +101,7 @@ def raise_explaining(machine: Machine, view: View, found: Iterable[Finding]) -> 
     expected = view.expected
     if expected is None or machine.gpus is None:
         return found
-    lost = _lost(machine, found)
+    lost = unusable(machine, found)
     usable = len(machine.gpus) - len(lost)
     if usable >= expected.n:
         return found
@@ -129,7 +129,7 @@ def _explains(machine: Machine, f: Finding, lost: set[str], missing_from_pci: bo
     return f.name in OFF_THE_BUS and f.confidence != "possible" and missing_from_pci
 
 
-def _lost(machine: Machine, found: Iterable[Finding]) -> set[str]:
+def unusable(machine: Machine, found: Iterable[Finding]) -> set[str]:
     """Cards that are known and cannot be used: a finding says so, or NVML does not list them.
 
     A warning says that the card works all the same, unless it belongs to a virtual machine.
@@ -264,7 +264,7 @@ def _not_in_nvml(machine: Machine, view: View) -> Iterator[Finding]:
         return
     counts, total = view.counts, len(machine.gpus or ())
     hidden = counts.nvml is not None and counts.nvml > 0 and counts.nvml == counts.device_files
-    wanted = view.expected is not None and total - len(_lost(machine, view.found)) < view.expected.n
+    wanted = view.expected is not None and total - len(unusable(machine, view.found)) < view.expected.n
     severity: Severity = "warning" if hidden and not wanted else "error"
     confidence: Confidence = "possible" if hidden else "certain"
     if hidden:

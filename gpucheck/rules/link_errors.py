@@ -57,6 +57,8 @@ STREAM_LINES = 20
 
 _MESSAGE = rf"({ADDRESS}): (?:AER: )?PCIe Bus Error: severity=(\w+)(?: \(([\w-]+)\))?"
 _KIND = rf"({ADDRESS}): (?:AER: )?\[ ?(\d+)\] (\w+)"
+_PORTS_AND_CARDS = ("pcieport ", "pci ", "nvidia ", "nouveau ", "vfio-pci ", "amdgpu ", "radeon ", "i915 ", "xe ")
+"""What begins a message about a port, or about a device that may be a card."""
 _KIND_LINES = 12
 """How far below a message its kinds of error stand, other devices' lines among them."""
 
@@ -183,7 +185,10 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     joined: dict[str, Heard] = {}
     for address, heard in _devices(machine).items():
         behind, device = cards.get(address, ()), tree.get(address)
-        if not behind and machine.pci is not None and (device is None or not device.is_bridge or address in occupied):
+        if not behind and _is_hidden(machine, device):
+            if not heard.any_fatal and not _may_be_a_card(heard):
+                continue  # its driver tells that it is no card
+        elif not behind and (device is None or not device.is_bridge or address in occupied):
             continue  # another device's
         subject = behind[0].address if len(behind) == 1 else address
         joined[subject] = joined[subject].joined(heard) if subject in joined else heard
@@ -211,7 +216,7 @@ def _judged(
         else:
             message = say("The link to {cards} failed: the kernel reports a fatal error.", cards=where)
         confidence = "likely" if behind and heard.kinds & {"SDES", "CmpltTO"} else "possible"
-    elif not behind and machine.pci is not None:
+    elif not behind and not _is_hidden(machine, device):
         return None
     elif where is None and (heard.many_nonfatal or heard.stream or heard.some):
         severity = "warning" if heard.many_nonfatal or heard.stream else "info"
@@ -234,12 +239,24 @@ def _judged(
         message,
         evidence=_shown(heard.evidence),
         remedy=(
-            *((_ask_for_the_tree(subject),) if machine.pci is None else ()),
+            *((_ask_for_the_tree(subject),) if not behind and _is_hidden(machine, device) else ()),
             *(() if severity == "info" else _remedy(machine, subject, heard, behind, device)),
         ),
         next_test=() if severity == "info" else _tests(),
         confidence=confidence,
     )
+
+
+def _is_hidden(machine: Machine, device: PciFunction | None) -> bool:
+    """Whether nobody knows what is behind a device: it is not in an excerpt, or the list tells no tree."""
+    if device is None:
+        return machine.pci is None or not machine.pci_complete
+    return device.is_bridge and any(function.parent == topology.UNKNOWN_PARENT for function in machine.pci or ())
+
+
+def _may_be_a_card(heard: Heard) -> bool:
+    """Whether the message is of a port, or of a device whose driver is one for cards."""
+    return any(evidence.text.startswith(_PORTS_AND_CARDS) for evidence in heard.evidence)
 
 
 def _ask_for_the_tree(port: str) -> str:

@@ -44,11 +44,13 @@ def left_over(outcome: Outcome, samples: Sequence[Sample]) -> list[Finding]:
         last = own[-1]
         if last.seconds < outcome.ended:
             continue
-        others = [pid for pid in last.pids or () if pid in (evidence.other_processes or ())]
+        before = next((one.pids or () for one in reversed(own) if one.seconds <= outcome.started), ())
+        others = [pid for pid in last.pids or () if pid not in before and pid != outcome.pid]
         if outcome.pid in (last.pids or ()):
             holders.append(Evidence(source=say("NVML processes"), text=f"{address}: {outcome.pid}"))
-        elif others and not shared:
-            unclear += [Evidence(source=say("NVML processes"), text=f"{address}: {pid}") for pid in others]
+        elif not shared:
+            mine = [pid for pid in others if pid in (evidence.other_processes or ())]
+            unclear += [Evidence(source=say("NVML processes"), text=f"{address}: {pid}") for pid in mine]
         left = evidence.memory_left_bytes
         if left is not None and left > MOST_LEFT_BYTES:
             found.append(_memory(address, left, last.seconds - outcome.ended, others))

@@ -25,6 +25,8 @@ from gpucheck.text import say
 Start = Callable[[tuple[Task, ...], bool, float], Outcome]
 """Does tasks in a new child, with peer access or without, within so many seconds."""
 
+NO_PEER_ACCESS = "NCCL_P2P_DISABLE"
+"""Variable that keeps NCCL from direct copies between cards."""
 LEAST_SECONDS = 5.0
 """Loading TensorFlow alone takes about that: with less time left nothing is started."""
 TOGETHER = ("train", "infer", "together")
@@ -120,14 +122,25 @@ def wanted(plan: Train, outcome: Outcome, judgement: Judgement, deep: bool) -> t
     """The devices to try, by TensorFlow's names; empty where there is no cause, or nothing to tell apart."""
     if outcome.ending == "done":
         listed = [entry["device"] for entry in (outcome.result or {}).get("devices", ())]
-        failed = any(item.name in isolate.TROUBLE and item.severity == "error" for item in judgement.findings)
-        return tuple(listed) if deep or (failed and len(listed) > 1) else ()
+        return tuple(listed) if deep or (_failed(judgement) and len(listed) > 1) else ()
     # A device that hangs or dies alone is named already; before that there is none to try.
     if outcome.phase not in TOGETHER:
         return ()
     if plan.job.kind == "cpu":
         return tuple(f"CPU:{number}" for number in range(plan.job.replicas))
     return tuple(sorted(identities_of((), outcome.stderr), key=lambda device: int(device.partition(":")[2])))
+
+
+def _failed(judgement: Judgement) -> bool:
+    """Whether something went wrong of which trials can say more. A card that TensorFlow does not list
+    cannot be tried."""
+    listed = {called(device) for device in judgement.devices if device.device is not None}
+    return any(
+        item.name in isolate.TROUBLE
+        and item.severity == "error"
+        and (item.name != "gpu-unused-in-training" or item.subject in listed)
+        for item in judgement.findings
+    )
 
 
 def deep_tasks(plan: Train, devices: tuple[str, ...], addresses: Mapping[str, str]) -> tuple[Task, ...]:
@@ -153,6 +166,38 @@ def deep_tasks(plan: Train, devices: tuple[str, ...], addresses: Mapping[str, st
         *(Task("sum", devices, size) for size in sizes),
         *(Task("sum", devices, WAY_SIZE[plan.job.kind], way) for way in ways),
     )
+
+
+def look_closer(
+    plan: Train,
+    outcome: Outcome,
+    judgement: Judgement,
+    devices: tuple[str, ...],
+    start: Start,
+    deadline: float,
+    *,
+    deep: bool,
+    may_disable: bool,
+) -> Judgement:
+    """Try what may be at fault, and judge anew.
+
+    Args:
+        plan: What was trained.
+        outcome: How that went.
+        judgement: What was made of it.
+        devices: Those to try: see :func:`wanted`.
+        start: Starts a child.
+        deadline: ``time.monotonic()`` by which everything is over.
+        deep: Look at memory and sums too.
+        may_disable: Peer access was not off from the start.
+    """
+    examined = Examination(devices, start, deadline)
+    hung = outcome.limit_seconds if outcome.ending in ("stuck", "late") else None
+    examined.isolate(hung, may_disable)
+    addresses = addresses_of(judgement, [*outcome.stderr, *examined.stderr])
+    if deep:
+        examined.look(deep_tasks(plan, devices, addresses))
+    return merge(judgement, examined, addresses, deep)
 
 
 def merge(judgement: Judgement, examined: Examination, addresses: Mapping[str, str], deep: bool) -> Judgement:
@@ -259,7 +304,7 @@ def _wrong_sums(sums: Sequence[AllReduce]) -> list[Finding]:
         usual = [one for one in stopped if one.way == "default"]
         found.append(
             finding(
-                "smoke-worker-died",
+                "smoke-timeout" if any(one.error == "hang" for one in stopped) else "smoke-worker-died",
                 "error" if usual else "warning",
                 "machine",
                 say("An all-reduce did not come to its end."),

@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from gpucheck.findings import Evidence, Finding, finding
+from gpucheck.smoke.job import JOIN
 from gpucheck.smoke.numbers import SUM_TOLERANCE, TOLERANCE
 from gpucheck.smoke.report import Fate
 from gpucheck.text import plural, say
@@ -151,7 +152,7 @@ def conclude(trials: Sequence[Trial]) -> Named:
 
 def joined(devices: Iterable[str]) -> str:
     """``A + B``: the subject of a finding on several devices."""
-    return " + ".join(devices)
+    return JOIN.join(devices)
 
 
 def told(findings: Sequence[Finding], trials: Sequence[Trial]) -> tuple[list[Finding], str | None]:
@@ -200,12 +201,13 @@ def _line(trial: Trial) -> str:
 def _renamed(
     findings: Sequence[Finding], subject: str, lines: tuple[Evidence, ...], remedy: tuple[str, ...]
 ) -> list[Finding] | None:
-    """Trouble under the subject that was found, once for each name; None where there is no trouble."""
+    """Trouble under the subject that was found, once for each name; None where there is no trouble.
+    What was counted on a device stays with that device."""
     if not any(item.name in TROUBLE for item in findings):
         return None
     renamed: list[Finding] = []
     for item in findings:
-        if item.name not in TROUBLE:
+        if item.name not in TROUBLE or item.name == "gpu-unused-in-training":
             renamed.append(item)
         elif not any(other.name == item.name for other in renamed):
             renamed.append(

@@ -11,6 +11,9 @@ PER_REPLICA = 16
 """Samples of one step on one device: enough for a gradient, small enough to compare on a CPU."""
 
 
+JOIN = " + "
+"""Between the names of devices that work together."""
+
 Strategy = Literal["mirrored", "central", "model", "hybrid"]
 Mode = Literal["train", "infer"]
 Division = Literal["even", "auto"]

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpucheck.findings import Finding
-from gpucheck.smoke.report import Numerics, Scaling, SmokeDevice, Split, TensorFlowBuild, Verdict
+from gpucheck.smoke.report import (
+    AllReduce,
+    Deep,
+    Isolation,
+    Numerics,
+    Scaling,
+    SmokeDevice,
+    Soak,
+    Split,
+    TensorFlowBuild,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from gpucheck.facts import Parts
@@ -29,6 +40,8 @@ class Outcome:
         seconds: From then until it was gone.
         limit_seconds: The limit that was broken, for ``stuck`` and ``late``.
         left_behind: It, or a process that it started, could not be ended or outlived it.
+        task: Number of the task of a closer look that began last, and ``time.monotonic()`` of then.
+        examined: What the worker said of the tasks that came to their end.
     """
 
     ending: Literal["done", "failed", "died", "stuck", "late", "lost"] = "died"
@@ -46,6 +59,14 @@ class Outcome:
     seconds: float = 0.0
     limit_seconds: float | None = None
     left_behind: bool = False
+    task: int | None = None
+    task_began: float | None = None
+    examined: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def task_seconds(self) -> float:
+        """How long the last task had until the worker was gone."""
+        return 0.0 if self.task_began is None else self.ended - self.task_began
 
     @property
     def ended(self) -> float:
@@ -84,3 +105,7 @@ class Judgement:
     tensorflow: TensorFlowBuild | None = None
     global_batch: int | None = None
     split: Split | None = None
+    isolation: tuple[Isolation, ...] = ()
+    allreduce: tuple[AllReduce, ...] = ()
+    deep: Deep | None = None
+    soak: Soak | None = None

@@ -68,7 +68,7 @@ class _Incoming:
 class Peers:
     """All other parents of a cluster.
 
-    Use as a context: leaving it says goodbye and closes everything.
+    Use as a context: leaving it says goodbye, unless by an exception, and closes everything.
 
     Args:
         cluster: Who belongs to it.
@@ -97,7 +97,8 @@ class Peers:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.tell(bye=True)
+        if kind is None:  # whoever is interrupted leaves without a word, and is missed
+            self.tell(bye=True)
         self._closing.set()
         for thread in self._threads:
             thread.join(TRY_SECONDS + 1)
@@ -295,8 +296,12 @@ class Peers:
                         _send(peer.out, **message)
 
     def collect(self, kind: str, deadline: float) -> dict[int, Any]:
-        """What each said of a kind; left out is whoever is gone, failed, or said nothing by the deadline."""
-        self._until(deadline, lambda peer: kind in peer.said or (kind == "result" and "failed" in peer.said))
+        """What each said of a kind; left out is whoever never came, is gone, or said nothing by the
+        deadline. Who failed has no ``result``."""
+        self._until(
+            deadline,
+            lambda peer: peer.heard is None or kind in peer.said or (kind == "result" and "failed" in peer.said),
+        )
         with self._changed:
             return {rank: peer.said[kind] for rank, peer in self.peers.items() if kind in peer.said}
 

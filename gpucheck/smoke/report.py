@@ -229,7 +229,7 @@ class Curve(Document):
     most: float
     last: float
     values: tuple[float | None, ...]
-    """Means over equal spans of time, oldest first; None where nothing was read."""
+    """Oldest first; of many the means over equal spans of time, None where nothing was read."""
 
 
 class SoakedCard(Document):

@@ -21,16 +21,22 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import gpucheck
+from gpucheck.errors import UsageError
 from gpucheck.findings import in_order
 from gpucheck.host import LiveHost, end_group
 from gpucheck.smoke import plan as planning
 from gpucheck.smoke.aftermath import is_over
-from gpucheck.smoke.cards import not_listed
+from gpucheck.smoke.cards import identities_of, not_listed
 from gpucheck.smoke.evidence import judge
-from gpucheck.smoke.job import Division, Job, Mode, Strategy
+from gpucheck.smoke.examine import NO_PEER_ACCESS, look_closer, wanted
+from gpucheck.smoke.job import JOIN, Division, Job, Mode, Strategy, Task
 from gpucheck.smoke.outcome import Judgement, Outcome, Watched
 from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
+from gpucheck.smoke.progress import Diary, about
+from gpucheck.smoke.progress import path as diary_path
 from gpucheck.smoke.report import EXIT_CODES, SmokeReport
+from gpucheck.smoke.soak import soaked
+from gpucheck.text import say
 
 if TYPE_CHECKING:
     from gpucheck.facts import Machine
@@ -53,6 +59,12 @@ READY_SECONDS = 10.0
 SETTLE_SECONDS = 5.0
 """The driver takes a moment to free what an ended process held."""
 SETTLE_POLL_SECONDS = 0.05
+FIRST_SHARE = 0.4
+"""Of the time, for the first step of all devices: the rest is for finding out which of them hang."""
+TRIAL_SECONDS = 30.0
+"""Patience with one trial of some devices, whose kernels the training has compiled already."""
+LONG_SOAK_SECONDS, LONG_SOAK_INTERVAL = 120.0, 1.0
+"""From so long a soak on, NVML is asked less often: hours of samples are held in memory."""
 STDERR_LINES = 4000
 NOISE = (b"Executing op ", b" placer.cc", b"oneDNN custom operations", b"TF_ENABLE_ONEDNN_OPTS")
 """Lines of TensorFlow's log that would push the telling ones out."""
@@ -70,10 +82,12 @@ class Limits:
         total: From start to end.
         quiet: Between two messages, once the first step is done. Before that only ``total`` counts:
             the first use of a card may compile its kernels for minutes.
+        first: For the first step of all devices, each of which has run alone by then; None: ``total``.
     """
 
     total: float = TIMEOUT
     quiet: float = QUIET_SECONDS
+    first: float | None = None
 
 
 def smoke(
@@ -88,9 +102,12 @@ def smoke(
     strategy: Strategy = "mirrored",
     mode: Mode = "train",
     split: Division = "even",
+    deep: bool = False,
+    soak_minutes: float = 0.0,
     progress: Progress | None = None,
     look_again: Callable[[], Machine] | None = None,
     environ: Mapping[str, str] | None = None,
+    command: Sequence[str] = WORKER,
 ) -> SmokeReport:
     """Train data-parallel on every device and report what it proves.
 
@@ -105,14 +122,22 @@ def smoke(
         strategy: How the net is laid out over the devices.
         mode: ``infer`` for forward passes only.
         split: ``auto`` gives each device a share of the batch by the speed that it has alone.
+        deep: Try single devices and pairs also where nothing failed, sums that are known, and the memory.
+        soak_minutes: Repeat the training under load for so long; added to ``timeout``.
         progress: Called from this thread at every message of the worker.
         look_again: Reads the machine once more, for ``wait``.
         environ: Environment of the worker, by default that of this process.
+        command: What to start as the worker.
 
     Raises:
         UsageError: The request contradicts itself.
     """
     environ = os.environ if environ is None else environ
+    if soak_minutes and (mode != "train" or strategy not in ("mirrored", "central")):
+        raise UsageError(
+            say("A soak repeats a training by the strategies mirrored or central."), input="--soak",
+            hint=say("leave --mode and --strategy out"),
+        )  # fmt: skip
 
     def decide() -> Train | DoNotTrain:
         return planning.decide(
@@ -147,8 +172,28 @@ def smoke(
         devices = tuple(not_listed(card) for card in plan.cards)
         judgement = Judgement(plan.verdict, plan.headline, devices=devices, findings=plan.findings)
         return report_of(judgement, strategy, mode)
-    outcome, watched = attend(plan, environ, timeout, progress)
-    return report_of(judge(plan, outcome, watched, expect_gpus), strategy, mode, steps, outcome.seconds)
+    plan = replace(plan, job=replace(plan.job, soak_seconds=60 * soak_minutes))
+    deadline = time.monotonic() + timeout + plan.job.soak_seconds
+    cards = [card.address for card in plan.cards]
+    diary = Diary(diary_path(environ), about(plan.job.kind, cards, strategy, deep, soak_minutes))
+    outcome, watched = attend(plan, environ, timeout, progress, command=command, diary=diary)
+    judgement = soaked(judge(plan, outcome, watched, expect_gpus), outcome, watched)
+
+    def start(tasks: tuple[Task, ...], peer_access: bool, seconds: float) -> Outcome:
+        return train(
+            replace(plan.job, tasks=tasks, soak_seconds=0.0),
+            environ={**environ, **dict(plan.environment), **({} if peer_access else {NO_PEER_ACCESS: "1"})},
+            limits=Limits(seconds, min(seconds, QUIET_SECONDS, TRIAL_SECONDS)),
+            progress=progress,
+            command=command,
+            diary=diary,
+        )
+
+    if devices := wanted(plan, outcome, judgement, deep):
+        may_disable = NO_PEER_ACCESS not in environ
+        judgement = look_closer(plan, outcome, judgement, devices, start, deadline, deep=deep, may_disable=may_disable)
+    diary.end(judgement.verdict, judgement.headline)
+    return report_of(judgement, strategy, mode, steps, outcome.seconds)
 
 
 def attend(
@@ -159,18 +204,24 @@ def attend(
     *,
     command: Sequence[str] = WORKER,
     messages: Messages | None = None,
+    diary: Diary | None = None,
 ) -> tuple[Outcome, Watched]:
     """Train while NVML is watched, with the error counters of the cards before and after; without GPUs
-    there is nothing to watch."""
+    there is nothing to watch. A soak has time of its own."""
+    quiet = min(timeout, QUIET_SECONDS)
+    # Hosts wait for each other in their first step.
+    first = max(quiet, FIRST_SHARE * timeout) if plan.job.tf_config is None else None
+    limits = Limits(timeout + plan.job.soak_seconds, quiet, first)
 
     def work() -> Outcome:
         return train(
             plan.job,
             environ={**environ, **dict(plan.environment)},
-            limits=Limits(timeout, min(timeout, QUIET_SECONDS)),
+            limits=limits,
             progress=progress,
             command=command,
             messages=messages,
+            diary=diary,
         )
 
     if plan.job.kind != "gpu":
@@ -179,7 +230,7 @@ def attend(
 
     host = LiveHost()
     addresses = [card.address for card in plan.cards]
-    watch = _watch()
+    watch = _watch(plan.job.soak_seconds)
     try:
         watch.start()
         before = counters.read(host, addresses)
@@ -198,10 +249,10 @@ def settle(watch: Watch, outcome: Outcome) -> None:
         time.sleep(SETTLE_POLL_SECONDS)
 
 
-def _watch() -> Watch:
+def _watch(soak_seconds: float) -> Watch:
     from gpucheck.readers.nvml_watch import Watch
 
-    return Watch()
+    return Watch(LONG_SOAK_INTERVAL) if soak_seconds >= LONG_SOAK_SECONDS else Watch()
 
 
 def report_of(
@@ -220,6 +271,10 @@ def report_of(
         strategy=strategy,
         mode=mode,
         split=judgement.split,
+        isolation=judgement.isolation,
+        allreduce=judgement.allreduce,
+        deep=judgement.deep,
+        soak=judgement.soak,
         steps=steps,
         global_batch=judgement.global_batch,
         seconds=None if seconds is None else round(seconds, 3),
@@ -237,6 +292,7 @@ def train(
     progress: Progress | None = None,
     command: Sequence[str] = WORKER,
     messages: Messages | None = None,
+    diary: Diary | None = None,
 ) -> Outcome:
     """Have a worker do a job. Never raises for what the worker does, and never waits for it longer
     than its limits and a second. Another thread may put ``{"lost": ...}`` into ``messages``: then the
@@ -267,7 +323,7 @@ def train(
         reader.start()
     outcome = Outcome(pid=process.pid, started=started)
     try:
-        _follow(outcome, messages, started, limits, job.steps, progress)
+        _follow(outcome, messages, started, limits, _each(progress, diary, outcome, stderr, job.steps))
         if outcome.ending not in ("stuck", "late", "lost"):
             _await_end(process)
     finally:
@@ -321,19 +377,18 @@ def _follow(
     messages: Messages,
     started: float,
     limits: Limits,
-    steps: int,
-    progress: Progress | None,
+    each: Callable[[], None],
 ) -> None:
     """Take messages until the worker is done, ends or breaks a limit."""
     while True:
         left = started + limits.total - time.monotonic()
-        watched = bool(outcome.step) or outcome.phase in ("compare", "together")
+        patience = _patience(outcome, limits)
         try:
-            message = messages.get(timeout=max(0.0, min(left, limits.quiet) if watched else left))
+            message = messages.get(timeout=max(0.0, min(left, patience)))
         except queue.Empty:
             late = time.monotonic() - started >= limits.total
             outcome.ending = "late" if late else "stuck"
-            outcome.limit_seconds = limits.total if late else limits.quiet
+            outcome.limit_seconds = limits.total if late else patience
             return
         if message is None:
             return
@@ -351,13 +406,43 @@ def _follow(
             outcome.ending = "lost"
             return
         elif "phase" in message:
+            if outcome.task is not None and "task" not in message:
+                continue  # a step of a task is a sign of life only
             outcome.phase = message["phase"]
             if outcome.phase == "devices":
                 outcome.touched = time.monotonic()
             outcome.device = message.get("device")
             outcome.step = message.get("step")
-            if progress is not None:
-                progress(outcome.step or 0, steps, outcome.phase)
+            if message.get("task") != outcome.task:
+                outcome.task, outcome.task_began = message["task"], time.monotonic()
+            each()
+        elif "examined" in message:
+            outcome.examined.append(message["examined"])
+
+
+def _patience(outcome: Outcome, limits: Limits) -> float:
+    """Seconds until the next message, at most."""
+    if outcome.task is not None or outcome.step or outcome.phase in ("compare", "together", "soak"):
+        return limits.quiet
+    if outcome.phase in ("train", "infer") and limits.first is not None:
+        return limits.first
+    return limits.total
+
+
+def _each(
+    progress: Progress | None, diary: Diary | None, outcome: Outcome, stderr: deque[str], steps: int
+) -> Callable[[], None]:
+    """What is done at every message that says where the worker is."""
+
+    def tell() -> None:
+        if diary is not None:
+            addresses = identities_of((), stderr.copy()) if outcome.device else {}
+            names = [addresses.get(device, (device,))[0] for device in (outcome.device or "").split(JOIN)]
+            diary.stage(outcome.phase, JOIN.join(names) or None, outcome.step)
+        if progress is not None:
+            progress(outcome.step or 0, steps, outcome.phase)
+
+    return tell
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.findings import Evidence, Finding, finding
-from gpucheck.readers.nvml_watch import Sample
 from gpucheck.smoke.numbers import TOLERANCE
+from gpucheck.smoke.outcome import Judgement, Outcome, Watched
 from gpucheck.smoke.report import Curve, Soak, SoakedCard
 from gpucheck.text import plural, say
+
+if TYPE_CHECKING:
+    from gpucheck.readers.nvml_watch import Sample
 
 POINTS = 60
 """Values of a curve; fewer where less was read."""
@@ -20,16 +24,16 @@ Points = Sequence[tuple[float, float]]
 
 
 def curve(points: Points, began: float, ended: float, most: int = POINTS) -> Curve | None:
-    """Means over equal spans of time; None without a point in that time."""
+    """The values, or means over equal spans of time where there are too many; None without any."""
     inside = [(at, value) for at, value in points if began <= at <= ended]
     if not inside:
         return None
-    spans = min(most, len(inside))
-    width = (ended - began) / spans or 1.0
-    boxes: list[list[float]] = [[] for _ in range(spans)]
-    for at, value in inside:
-        boxes[min(spans - 1, int((at - began) / width))].append(value)
     values = [value for _, value in inside]
+    boxes: list[list[float]] = [[value] for value in values]
+    if len(values) > most:
+        boxes = [[] for _ in range(most)]
+        for at, value in inside:
+            boxes[min(most - 1, int(most * (at - began) / (ended - began)))].append(value)
     return Curve(
         least=min(values),
         most=max(values),
@@ -90,6 +94,25 @@ def _card(address: str, samples: Sequence[Sample], began: float, ended: float) -
         power_watts=of(lambda one: one.power_watts),
         pcie_replays=of(lambda one: one.pcie_replays, risen=True),
         ecc_corrected=of(lambda one: one.ecc_corrected, risen=True),
+    )
+
+
+def soaked(judgement: Judgement, outcome: Outcome, watched: Watched) -> Judgement:
+    """The judgement with what came of the soak, where there was one."""
+    result = (outcome.result or {}).get("soak")
+    if result is None:
+        return judgement
+    soak = soak_of(result, watched.samples or (), outcome.ended)
+    wrong = wrong_rounds(soak)
+    if not wrong:
+        return replace(judgement, soak=soak)
+    return replace(
+        judgement,
+        soak=soak,
+        verdict="fail",
+        proves_gpu=False,
+        headline=wrong[0].message if judgement.verdict == "pass" else judgement.headline,
+        findings=(*judgement.findings, *wrong),
     )
 
 

@@ -53,7 +53,7 @@ class Central(Layout):
             gradients = self.session.gather(towers)
             for weight, gradient in zip(self.weights, gradients, strict=True):
                 weight.assign_sub(LEARNING_RATE * gradient)
-            self.applied.assign_add(tf.cast(self.checksum(gradients)[0], tf.float64))
+            self.applied.assign_add(tf.cast(tf.reduce_sum(self.terms(gradients)), tf.float64))
             return tf.add_n(losses)
 
     def _infer(self, batch: list[tuple[Any, Any]]) -> list[Any]:

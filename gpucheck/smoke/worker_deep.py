@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.smoke.job import Job, Task
+from gpucheck.smoke.job import JOIN, Job, Task
 from gpucheck.smoke.worker_layout import difference, finite, nan_first, spread_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Examination:
         return {"devices": session.describe()}
 
     def alive(self, task: Task, step: int | None = None) -> None:
-        devices = " + ".join(task.devices)
+        devices = JOIN.join(task.devices)
         self.session.channel.send(phase="examine", task=self.task, device=devices, step=step)
 
     def do(self, task: Task) -> dict[str, Any]:

@@ -150,24 +150,22 @@ class Layout:
     def tally(self, images: Any, sent: Sequence[Any] = (), received: Sequence[Any] = ()) -> Any:
         """What one step adds to the counters of a replica."""
         tf = self.tf
-        total, size = self.checksum(sent)
-        back, _ = self.checksum(received)
-        counted = (1.0, tf.shape(images)[0], tf.reduce_sum(images), total, size, back)
+        counted = [1.0, tf.shape(images)[0], tf.reduce_sum(images), 0.0, 0.0, 0.0]
+        if sent:
+            terms = self.terms(sent)
+            counted[3:5] = tf.reduce_sum(terms), tf.reduce_sum(tf.abs(terms))
+        if received:
+            counted[5] = tf.reduce_sum(self.terms(received))
         return tf.stack([tf.cast(value, tf.float64) for value in counted])
 
-    def checksum(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
-        """A number that adds up as the tensors do, so that the sum of all replicas' can be held
-        against that of their sum; and the size of its terms."""
+    def terms(self, tensors: Sequence[Any]) -> Any:
+        """Terms of a checksum. It adds up as the tensors do, so that the sum of all replicas' can be
+        held against that of their sum. A plain sum would not see that two parameters were exchanged,
+        nor anything of the last bias, whose gradients always add up to nothing."""
         tf = self.tf
-        sums, sizes = [tf.zeros([])], [tf.zeros([])]
-        for tensor in tensors:
-            flat = tf.reshape(tensor, [-1])
-            # A plain sum would not see that two parameters were exchanged, nor anything of the last
-            # bias, whose gradients always add up to nothing.
-            terms = flat * tf.linspace(0.5, 1.5, tf.size(flat))
-            sums.append(tf.reduce_sum(terms))
-            sizes.append(tf.reduce_sum(tf.abs(terms)))
-        return tf.add_n(sums), tf.add_n(sizes)
+        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        count = float(flat.shape[0])
+        return flat * (0.5 + tf.range(count) / count)
 
     def read(self, tallies: Sequence[Any], shards: Sequence[Shard]) -> list[dict[str, Any]]:
         """Of the tallies of all replicas: ``steps``, ``samples``, ``fed_difference`` (share by which

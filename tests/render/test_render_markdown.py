@@ -119,3 +119,7 @@ def test_a_card_without_a_driver_is_not_an_unknown_one(capsys: pytest.CaptureFix
     lines = printed(capsys, "r730-no-driver", "--markdown").splitlines()
     (row,) = [line for line in lines if line.startswith("| 0000:")]
     assert row.split("|")[5].strip() == "-"
+
+
+def test_the_commands_of_a_finding_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(`sudo update-initramfs -u`, or `sudo dracut --force`)" in printed(capsys, "r730-nouveau", "--markdown")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpucheck.cli import run
-from gpucheck.facts import Gap, Gpu, Link, Slot
+from gpucheck.facts import Gap, Gpu, Link, Machine, NvmlGpu, Psu, Slot
 from gpucheck.render.gaps import grouped
-from gpucheck.render.text import _lanes, _link
+from gpucheck.render.text import _lanes, _link, _machine, console
 
 MACHINES = Path(__file__).resolve().parent.parent / "machines"
 
@@ -165,3 +165,17 @@ def test_cards_that_were_not_compared_are_not_unchanged(
     out = capsys.readouterr().out
     assert "Not seen here: 0000:82:00.0 Tesla P40." in out
     assert "Nothing that matters has changed" not in out
+
+
+@pytest.mark.parametrize(("psu", "shown"), [(Psu(present=True, plugged=True), False), (Psu(watts=750), True)])
+def test_a_supply_of_which_nothing_is_known_is_no_row(
+    capsys: pytest.CaptureFixture[str], psu: Psu, shown: bool
+) -> None:
+    _machine(console(), Machine(psus=(psu,)))
+    assert ("Power supplies" in capsys.readouterr().out) is shown
+
+
+def test_a_busy_card_has_no_excuse_for_a_slow_link() -> None:
+    link = Link(width=16, max_width=16, speed_gts=2.5, max_speed_gts=8.0)
+    busy = Gpu(address="0000:04:00.0", vendor="nvidia", link=link, nvml=NvmlGpu(index=0, utilization_percent=99))
+    assert _link(busy) == "x16, 2.5 GT/s"

@@ -111,6 +111,21 @@ def test_a_log_alone_names_the_port_and_asks_for_the_tree(times: int, severity: 
     assert "lspci -t" in finding.remedy[0]
 
 
+def test_an_excerpt_may_lack_the_port() -> None:
+    line = f"pcieport {PORT}: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
+    listed = (function(CARD, P40, 0x030200, parent="?"),)
+    excerpt = machine(gpu(), pci=listed, pci_complete=False, kernel_log=log(line))
+    assert (only("link-errors", excerpt).subject, only("link-errors", excerpt).severity) == (PORT, "info")
+    assert "link-errors" not in names(excerpt.model_copy(update={"pci_complete": True}))
+    flat = machine(gpu(), pci=(bridge(PORT, "?"), *listed), kernel_log=log(line))
+    assert "lspci -t" in only("link-errors", flat).remedy[0]
+
+
+def test_a_log_alone_says_nothing_of_a_disk() -> None:
+    line = "nvme 0000:03:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
+    assert "link-errors" not in names(machine(gpus=None, pci=None, kernel_log=log(*[line] * 30)))
+
+
 @pytest.mark.parametrize("pci", [None, (bridge(PORT),)], ids=["not read", "nothing behind the port"])
 def test_unknown_device_is_never_an_error(pci: Any) -> None:
     finding = only("link-errors", machine(gpus=None if pci is None else (), pci=pci, kernel_log=log(*FATAL)))

@@ -110,7 +110,8 @@ def weigh(result=None, samples=SEEN, *, plan=PLAN, expect_gpus=None, before=None
     build = {"version": "2.21.0", "cuda": True, "rocm": False, "compute_capabilities": ["sm_60"]}
     defaults: dict[str, Any] = {"ending": "done", "pid": PID, "returncode": 0, "build": build}
     defaults |= {"started": STARTED, "seconds": SECONDS}
-    return judge(plan, Outcome(**{**defaults, "result": result, **outcome}), Watched(samples, parts, before, after), expect_gpus)
+    ended = Outcome(**{**defaults, "result": result, **outcome})
+    return judge(plan, ended, Watched(samples, parts, before, after), expect_gpus)
 
 
 def found(judgement):
@@ -516,10 +517,11 @@ PORT, SWITCH = "0000:80:02.0", "0000:00:01.0"
 def counted(log=(), **links: tuple[int, int, int]):
     """Counters of two cards, the second below a port of its own, both below a switch."""
     names = {"first": FIRST, "second": SECOND, "port": PORT, "switch": SWITCH}
+    kinds = ("correctable", "nonfatal", "fatal")
     return Counters(
         above={FIRST: (FIRST, SWITCH), SECOND: (SECOND, PORT, SWITCH)},
         links={
-            address: ErrorCounts(**dict(zip(("correctable", "nonfatal", "fatal"), links.get(name, (7, 0, 0)), strict=True)))
+            address: ErrorCounts(**dict(zip(kinds, links.get(name, (7, 0, 0)), strict=True)))
             for name, address in names.items()
         },
         dead={FIRST: False, SECOND: False},

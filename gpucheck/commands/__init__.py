@@ -1,0 +1,1 @@
+"""Commands that are imported only when they are called, or listed: each module enters its own into the app."""

@@ -1,0 +1,1 @@
+"""Options and exit codes of one command."""
