@@ -16,7 +16,7 @@ run: $(STAMP) gpucheck/_catalog.json
 	$(BIN)/gpucheck smoke
 
 test: check
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 check: lint types
 

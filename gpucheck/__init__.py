@@ -4,6 +4,7 @@
 >>> report = gpucheck.probe(["capture.json"], expect_gpus=2)
 >>> advice = gpucheck.advise("R730", "P40:2", cpus=2, psu="2x1100")
 >>> proof = gpucheck.smoke("auto")
+>>> gate = gpucheck.check("gpucheck.toml")
 
 Importing it loads nothing but this file; each function imports what it needs when it is called.
 """
@@ -16,13 +17,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from gpucheck.api import advise as advise
+    from gpucheck.api import check as check
     from gpucheck.api import probe as probe
 
-__all__ = ["__version__", "advise", "probe", "smoke"]
+__all__ = ["__version__", "advise", "check", "probe", "smoke"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("advise", "probe"):
+    if name in ("advise", "check", "probe"):
         from gpucheck import api
 
         return getattr(api, name)

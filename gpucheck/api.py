@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal
 from gpucheck.catalog import load
 
 if TYPE_CHECKING:
+    from gpucheck.checking import CheckReport
     from gpucheck.facts import Machine
     from gpucheck.fit.report import Advice
+    from gpucheck.policy import Policy
     from gpucheck.power import Redundancy
     from gpucheck.probing import Probe
     from gpucheck.smoke.job import Strategy
@@ -209,6 +211,47 @@ def last_smoke() -> SmokeReport:
     from gpucheck.smoke.run import report_of
 
     return report_of(last_judgement(os.environ), "mirrored", "train")
+
+
+def check(
+    policy: Policy | str | None = None,
+    sources: Sequence[str] = (),
+    *,
+    expect_gpus: int | None = None,
+    train: bool = True,
+    strict: bool = False,
+    timeout: float = 10.0,
+    catalog: str | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> CheckReport:
+    """Whether this machine (or a capture of one) is what a policy says that it should be.
+
+    Args:
+        policy: The policy, or its file. None: ``gpucheck.toml`` of the current folder, if it is there;
+            else at least one GPU, without errors.
+        sources: Paths of captures and dumps, which are not trained on; empty for this machine.
+        expect_gpus: How many GPUs there should be, whatever the policy says.
+        train: False leaves the training out, whatever the policy says.
+        strict: Warnings fail too, whatever the policy says.
+        timeout: Seconds that NVML may take.
+        catalog: Folder with catalog entries of your own.
+        progress: Called by the training with step, steps and phase at every sign of life.
+
+    Raises:
+        gpucheck.errors.InputError: The policy, its baseline or a source cannot be read.
+    """
+    from gpucheck.checking import check as judge
+
+    return judge(
+        sources,
+        policy=policy,
+        expect_gpus=expect_gpus,
+        train=train,
+        strict=strict,
+        timeout=timeout,
+        catalog=load(catalog),
+        progress=progress,
+    )
 
 
 def _look() -> Machine:

@@ -30,6 +30,7 @@ from gpucheck.facts import (
     pci_address,
 )
 from gpucheck.merging import merge
+from gpucheck.sockets import socket_name
 from gpucheck.text import say
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def assemble(parts: Sequence[Parts], catalog: Catalog) -> Machine:
 
 
 def counts(machine: Machine, expected: Expected | None) -> Counts:
-    """GPU functions on each level; None where it was not looked at or could not start."""
+    """GPU functions on each level; None where it was not looked at, could not start, or was not read whole."""
     driver, nvml = machine.driver, machine.nvml
     files = driver.device_files if driver is not None else None
     return Counts(
-        pci=None if machine.pci is None else len(gpu_functions(machine.pci)),
+        pci=None if machine.pci is None or unread_functions(machine) else len(gpu_functions(machine.pci)),
         device_files=None if files is None else len(files),
         nvml=len(nvml.gpus)
         if nvml is not None and nvml.status == "ok" and nvml.gpus and nvml.complete
@@ -93,6 +94,17 @@ def counts(machine: Machine, expected: Expected | None) -> Counts:
         tensorflow=None if machine.tensorflow_log is None else _tensorflow_devices(machine.tensorflow_log),
         expected=expected,
     )
+
+
+def unread_functions(machine: Machine) -> frozenset[str]:
+    """Functions that are listed on PCI and could not be read, so that nobody knows whether they are GPUs."""
+    listed = {function.address for function in machine.pci or ()}
+    facts = {gap.fact for gap in machine.gaps if gap.fact.startswith("pci.") and gap.reason != "contradiction"}
+    return frozenset(fact.removeprefix("pci.") for fact in facts - _ABOUT_THE_LIST) - listed
+
+
+_ABOUT_THE_LIST = {"pci.complete", "pci.bridges"}
+"""Facts of the list as a whole, among those that are named after a function."""
 
 
 def _tensorflow_devices(log: TensorFlowLog) -> int | None:
@@ -307,30 +319,6 @@ def _populated_name(
         gaps.append(Gap(fact="gpus.socket", reason="contradiction", how=how))
         return None
     return populated[index]
-
-
-def socket_name(number: int, server: Server, sockets: Sequence[CpuSocket] | None) -> str | None:
-    """Designation of a socket that the catalog numbers from 1.
-
-    Without a name that the catalog knows, the place in the firmware's list counts, if the list is as
-    long as the catalog's; labels count from 0 or 1, so they do not tell.
-    """
-    names = server.sockets.designations
-    if sockets is None:
-        return names[number - 1] if number <= len(names) else None
-    there = [socket.designation for socket in sockets]
-    spelled = {name.casefold(): name for name in there}
-    known = [spelled.get(name.strip().casefold()) for name in names]
-    if any(known):
-        return known[number - 1] if number <= len(known) else None
-    return there[number - 1] if number <= len(there) == server.sockets.count else None
-
-
-def socket_number(designation: str, server: Server, sockets: Sequence[CpuSocket] | None) -> int | None:
-    """Number in the catalog, from 1, of a socket that the firmware names; None where that is not known."""
-    numbers = range(1, server.sockets.count + 1)
-    found = [number for number in numbers if socket_name(number, server, sockets) == designation]
-    return found[0] if len(found) == 1 else None
 
 
 def _row_of(designation: str, server: Server) -> SlotRow | None:

@@ -221,6 +221,7 @@ def uncompared(comparison: Comparison) -> str | None:
 def _check_one_machine(earlier: Earlier, machine: Machine, name: str) -> None:
     first, second = earlier.machine.system, machine.system
     if first is None or second is None:
+        _check_cards(earlier, machine, name)
         return
     names = (first.product, second.product) if first.product and second.product else (first.board, second.board)
     if _differ(*names):
@@ -235,6 +236,26 @@ def _check_one_machine(earlier: Earlier, machine: Machine, name: str) -> None:
     else:
         return
     raise InputError(fault, input=earlier.origin, hint="give an earlier probe of the same machine as the baseline")
+
+
+def _check_cards(earlier: Earlier, machine: Machine, name: str) -> None:
+    """Where the firmware's names do not tell, one UUID of two models does: no card becomes another one."""
+    known = {uuid: gpu for gpu in earlier.machine.gpus or () if (uuid := _uuid(gpu)) is not None and _tells(uuid)}
+    for gpu in machine.gpus or ():
+        old = known.get(_uuid(gpu) or "")
+        if old is not None and not _agree(old.pci_id, gpu.pci_id):
+            fault = say(
+                "it cannot be compared with {name}: the same UUID is that of {before} here and of {after} there, so "
+                "these are two machines, or stand-ins of two captures",
+                name=name,
+                before=label(old),
+                after=label(gpu),
+            )
+            raise InputError(fault, input=earlier.origin, hint="give an earlier probe of the same machine as the baseline")
+
+
+def _uuid(gpu: Gpu) -> str | None:
+    return gpu.nvml.uuid if gpu.nvml is not None else None
 
 
 def _differ(first: str | None, second: str | None) -> bool:
@@ -258,14 +279,17 @@ def _follow(before: Machine, after: Machine) -> Iterator[Pair]:
     named = _own_names(before, after)
 
     def uuid(gpu: Gpu) -> str | None:
-        found = gpu.nvml.uuid if gpu.nvml is not None else None
+        found = _uuid(gpu)
         return found if found in named else None
+
+    def same_card(old: Gpu, young: Gpu) -> bool:
+        return uuid(old) is not None and uuid(old) == uuid(young) and _agree(old.pci_id, young.pci_id)
 
     def alike(old: Gpu, young: Gpu) -> bool:
         return None in (uuid(old), uuid(young)) and _same_model(old, young)
 
     steps: tuple[tuple[bool, Callable[[], Iterable[tuple[Gpu, Gpu]]]], ...] = (
-        (True, lambda: _matches(left, right, lambda o, y: uuid(o) is not None and uuid(o) == uuid(y))),
+        (True, lambda: _matches(left, right, same_card)),
         (False, lambda: _crossed(left, right, uuid)),
         (False, lambda: _matches(left, right, lambda o, y: alike(o, y) and _same_vbios(o, y) and _at(o, y))),
         (False, lambda: _matches(left, right, lambda o, y: alike(o, y) and _same_vbios(o, y) and _same_place(o, y))),
@@ -284,7 +308,7 @@ def _own_names(before: Machine, after: Machine) -> frozenset[str]:
 
     Stand-ins of two captures may differ, by who made them: they are of use only where some are the same.
     """
-    lists = [[gpu.nvml.uuid for gpu in machine.gpus or () if gpu.nvml and gpu.nvml.uuid] for machine in (before, after)]
+    lists = [[uuid for gpu in machine.gpus or () if (uuid := _uuid(gpu)) is not None] for machine in (before, after)]
     known = [{uuid for uuid, times in Counter(uuids).items() if times == 1 and _tells(uuid)} for uuids in lists]
     comparable = known[0] & known[1] or not (before.redacted or after.redacted)
     return frozenset(known[0] | known[1]) if comparable else frozenset()
@@ -538,8 +562,8 @@ def findings(comparison: Comparison, found: Sequence[Finding]) -> Iterator[Findi
 def _then(comparison: Comparison, gpu: Gpu) -> Evidence:
     """The card as it was."""
     words = [label(gpu)]
-    if gpu.nvml is not None and gpu.nvml.uuid is not None:
-        words.append(gpu.nvml.uuid)
+    if (uuid := _uuid(gpu)) is not None:
+        words.append(uuid)
     if gpu.link.width is not None:
         words.append(say("link x{width}", width=gpu.link.width))
     words.append(

@@ -224,8 +224,9 @@ class Catalog:
         """Cards that a typed name means; several where sizes share a name. UsageError names the nearest."""
         exact, loose = self._card_names
         found = exact.get(exact_name(text)) or loose.get(loose_name(text))
-        if not found and (wanted := _tokens(text)):
-            # "3090 asus turbo": every word belongs to the name of one maker's variant.
+        wanted = _tokens(text)
+        if not found and any(token.isdecimal() for token in wanted):
+            # "3090 asus turbo": every word, a number among them, belongs to the name of one maker's variant.
             found = {
                 CardMatch(id, str(variant.get("id")))
                 for id, raw in self.cards.items()

@@ -324,7 +324,7 @@ def advise(
     cpus: Annotated[int | None, typer.Option("--cpus", metavar="N", help="CPUs fitted.")] = None,
     cpu: Annotated[str | None, typer.Option("--cpu", metavar="NAME", help="CPU fitted: E5-2680 v4.")] = None,
     cpu_tdp: Annotated[
-        int | None, typer.Option("--cpu-tdp", metavar="W", min=1, help="TDP of one CPU, instead of its name.")
+        int | None, typer.Option("--cpu-tdp", metavar="W", min=1, max=2000, help="TDP of one CPU, instead of its name.")
     ] = None,
     psu: Annotated[str | None, typer.Option("--psu", metavar="NxW", help="Power supplies fitted: 2x1100.")] = None,
     riser: Annotated[list[str] | None, typer.Option("--riser", metavar="R=OPTION", help="Riser fitted.")] = None,
@@ -338,7 +338,9 @@ def advise(
         RedundancyWord | None, typer.Option("--redundancy", help="How many power supplies may fail.")
     ] = None,
     ram: Annotated[str | None, typer.Option("--ram", metavar="SIZE", help="Memory of the host: 256G.")] = None,
-    ambient: Annotated[int | None, typer.Option("--ambient", metavar="C", help="Temperature of the inlet air.")] = None,
+    ambient: Annotated[
+        int | None, typer.Option("--ambient", metavar="C", min=-40, max=80, help="Temperature of the inlet air.")
+    ] = None,
     use: Annotated[
         UseWord | None, typer.Option("--use", help="What the cards are for; infer asks for less than train.")
     ] = None,
@@ -346,6 +348,9 @@ def advise(
         list[str] | None, typer.Option("--price", metavar="ITEM=N", help="What one card or part costs: P40=200.")
     ] = None,
     seller: Annotated[bool, typer.Option("--seller", help="Print only the message to the seller.")] = False,
+    cited: Annotated[
+        bool, typer.Option("--sources", help="Number the sources in the text and list them at its end.")
+    ] = False,
     sources: From = None,
     catalog: CatalogFolder = None,
     as_json: Json = False,
@@ -381,7 +386,7 @@ def advise(
     if seller and not as_json:
         _show_message(advice)
     else:
-        _show(advice, "advice", as_json=as_json, markdown=markdown)
+        _show(advice, "cited_advice" if cited and not markdown else "advice", as_json=as_json, markdown=markdown)
     return advice.exit_code
 
 
@@ -439,6 +444,9 @@ def smoke(
     last: Annotated[
         bool, typer.Option("--last", help="Train nothing: how the last training ended, also after a crash.")
     ] = False,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Write a JUnit file too: one test per card, and more.")
+    ] = None,
     as_json: Json = False,
     markdown: Markdown = False,
     strict: Strict = False,
@@ -447,11 +455,14 @@ def smoke(
     """A short training that proves that every card is recognised and used."""
     from gpucheck.api import last_smoke
     from gpucheck.api import smoke as train
+    from gpucheck.output import check_writable, replace_file
 
     if last:
         report = last_smoke()
         _show(report, "smoke", as_json=as_json, markdown=markdown)
         return report.exit_code
+    if junit is not None:
+        check_writable(junit)
     with _progress() as progress:
         report = train(
             devices,
@@ -473,6 +484,10 @@ def smoke(
         )
     if strict and report.exit_code == 0 and any(finding.severity == "warning" for finding in report.findings):
         report = report.model_copy(update={"exit_code": 1})
+    if junit is not None:
+        from gpucheck.render.junit import smoke as tests
+
+        replace_file(junit, tests(report))
     _show(report, "smoke", as_json=as_json, markdown=markdown)
     return report.exit_code
 

@@ -211,11 +211,8 @@ class DriverReport(Fact):
 
     product_name: Text | None = None
     vram_bytes: int | None = None
-    vram_used_bytes: int | None = None
     busy_percent: int | None = None
     power_cap_watts: float | None = None
-    tiles: int | None = None
-    """Parts of one card that compute by themselves (xe)."""
 
 
 class Bar(Fact):
@@ -513,7 +510,6 @@ class Parts(Fact):
     firmware_settings: dict[Text, Text] | None = None
     onboard: tuple[OnboardDevice, ...] | None = None
     memory_devices: tuple[MemoryDevice, ...] | None = None
-    memory_slots: int | None = None
     memory_bytes: int | None = None
     cpu: Cpu | None = None
     pci: tuple[PciFunction, ...] | None = None
@@ -620,7 +616,8 @@ class Expected(Fact):
 
 class Counts(Fact):
     """GPU functions on four levels, without the BMC's, a hypervisor's or the CPU's own graphics.
-    Each is None where that level was not looked at or could not start."""
+    Each is None where that level was not looked at or could not start; PCI also where a function that is listed
+    there could not be read."""
 
     pci: int | None = None
     device_files: int | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.errors import UsageError
-from gpucheck.facts import Expected, Gpu, Machine, Psu
+from gpucheck.facts import SPEED_GTS, Expected, Gpu, Machine, Psu
 from gpucheck.findings import Check, Finding
 from gpucheck.policy import Allowance, Policy
 from gpucheck.rules._links import end_of, lanes
@@ -31,7 +31,7 @@ _GONE = OFF_THE_BUS | {"gpu-lost-since-baseline"}
 """Findings whose subject may be a card that is no longer listed."""
 _SOFTWARE = frozenset({"tensorflow-missing", "tensorflow-cpu-only-build", "cpu-lacks-avx"})
 """Why a training did not start that another try would meet again."""
-GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+GENERATIONS = {speed: gen for gen, speed in SPEED_GTS.items()}
 """GT/s per lane to PCIe generation."""
 
 
@@ -76,6 +76,13 @@ class Situation:
         """GPUs that no finding calls unusable."""
         lost = unusable(self.machine, self.probe.findings)
         return [gpu for gpu in self.machine.gpus or () if gpu.address not in lost]
+
+    def unconfirmed(self, gpu: Gpu) -> bool:
+        """An NVIDIA card that PCI shows, where NVML hung or gave no list that it could be on."""
+        nvml = self.machine.nvml
+        if gpu.vendor != "nvidia":
+            return False
+        return nvml is None or nvml.status == "timed-out" or (gpu.nvml is None and nvml.gpus is None)
 
     @property
     def excused(self) -> dict[str, Allowance]:
@@ -190,13 +197,19 @@ def _count(seen: Situation) -> Iterator[PolicyCheck]:
             message = say("GPUs expected by {origin}: {n}. They were not looked at.", origin=seen.expected.origin, n=n)
             yield PolicyCheck(topic="gpus", outcome="unknown", message=message, finding="gpu-count-mismatch")
         return
-    usable = len(seen.usable)
+    unsure = sum(map(seen.unconfirmed, seen.usable))
+    usable = len(seen.usable) - unsure
+    fields = {"n": n, "origin": seen.expected.origin, "usable": usable, "unsure": unsure, "excused": excused}
+    if usable + excused < n <= usable + excused + unsure:
+        message = say("GPUs expected: {n} ({origin}); on PCI: {unsure}, but whether NVML can use them is not known.",
+                      **fields)  # fmt: skip
+        yield PolicyCheck(topic="gpus", outcome="unknown", message=message, finding="gpu-count-mismatch")
+        return
     template = "GPUs expected: {n} ({origin}); usable: {usable}."
     if usable < n <= usable + excused:
         template = "GPUs expected: {n} ({origin}); usable: {usable}; allowed to be missing: {excused}."
-    message = say(template, n=n, origin=seen.expected.origin, usable=usable, excused=excused)
     outcome = "pass" if usable + excused >= n else "fail"
-    yield PolicyCheck(topic="gpus", outcome=outcome, message=message, finding="gpu-count-mismatch")
+    yield PolicyCheck(topic="gpus", outcome=outcome, message=say(template, **fields), finding="gpu-count-mismatch")
 
 
 def _models(seen: Situation) -> Iterator[PolicyCheck]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from gpucheck.assemble import assemble, counts
+from gpucheck.assemble import assemble, counts, unread_functions
 from gpucheck.catalog import Catalog, load
 from gpucheck.facts import Counts, Expected, Machine, Parts
 from gpucheck.findings import Change, Finding, Printed, Unchecked, in_order, untold
@@ -111,24 +111,26 @@ def gather(
 def probe(
     sources: Sequence[str] = (),
     *,
-    expect_gpus: int | None = None,
+    expect_gpus: int | Expected | None = None,
     timeout: float = NVML_SECONDS,
     ask_ipmi: bool = False,
     bmc: BmcAccess | None = None,
     catalog: Catalog | None = None,
     baseline: str | None = None,
+    otherwise: Callable[[], Expected | None] | None = None,
 ) -> Probe:
     """Look at a machine and judge it.
 
     Args:
         sources: Captures and dumps of one machine; empty for this machine.
-        expect_gpus: How many GPUs there should be.
+        expect_gpus: How many GPUs there should be; a number is taken for that of ``--expect-gpus``.
         timeout: Seconds that NVML may take.
         ask_ipmi: Also run ``ipmitool`` for the power supplies (slow, needs root).
         bmc: Also ask this BMC, by Redfish; see :func:`gpucheck.redfish.access`.
         catalog: The catalog; the built-in one by default.
         baseline: File with an earlier probe of the machine (its JSON), or an earlier capture or dump. Without
             ``expect_gpus`` there should be as many GPUs as then.
+        otherwise: Asked for what to expect where nothing else says it.
 
     Raises:
         InputError: a source cannot be read, the BMC does not answer, or they are of two machines.
@@ -136,9 +138,13 @@ def probe(
     catalog = catalog or load()
     earlier = earlier_state(baseline, catalog) if baseline is not None else None
     machine = assemble(gather(sources, timeout=timeout, ask_ipmi=ask_ipmi, bmc=bmc), catalog)
-    expected = Expected(n=expect_gpus, origin="--expect-gpus") if expect_gpus is not None else granted(machine)
+    if isinstance(expect_gpus, int):
+        expect_gpus = Expected(n=expect_gpus, origin="--expect-gpus")
+    expected = expect_gpus if expect_gpus is not None else granted(machine)
     if expected is None and earlier is not None and (count := earlier.count) is not None:
         expected = Expected(n=count, origin=earlier.origin)
+    if expected is None and otherwise is not None:
+        expected = otherwise()
     if earlier is None:
         return judge(machine, expected, catalog)
     from gpucheck.baseline import compare
@@ -211,7 +217,7 @@ def _verdict(machine: Machine, findings: Sequence[Finding]) -> ProbeVerdict:
     hung = machine.nvml is not None and machine.nvml.status == "timed-out"
     # NVML that lists nothing says nothing of a card that its driver does not take.
     unseen = machine.gpus is None or (not machine.gpus and machine.pci is None)
-    return "unknown" if unseen or hung else "ok"
+    return "unknown" if unseen or hung or unread_functions(machine) else "ok"
 
 
 _TELL_NO_CARD = (
@@ -252,6 +258,18 @@ def _unlooked(machine: Machine, findings: Sequence[Finding]) -> str:
     return say(template, model=model_name(machine), **fields)
 
 
+def _not_all_read(machine: Machine, unread: int) -> str:
+    """The headline where PCI lists a function of which nothing could be read."""
+    template = plural(
+        unread,
+        "{model}: {seen}, but one function on PCI could not be read: a card may be it.",
+        "{model}: {seen}, but {unread} functions on PCI could not be read: a card may be among them.",
+    )
+    count = len(machine.gpus or ())
+    seen = say(plural(count, "one GPU", "{count} GPUs") if count else "no GPU", count=count)
+    return say(template, model=model_name(machine), seen=seen, unread=unread)
+
+
 def _headline(
     machine: Machine, findings: Sequence[Finding], unchecked: Sequence[Unchecked], verdict: ProbeVerdict
 ) -> str:
@@ -271,6 +289,8 @@ def _headline(
         return _unlooked(machine, findings)
     if verdict == "unknown" and machine.nvml is not None and machine.nvml.status == "timed-out":
         return say("{model}: NVML did not answer in time, so nobody can say whether its GPUs work.", **fields)
+    if verdict == "unknown" and (unread := len(unread_functions(machine))):
+        return _not_all_read(machine, unread)
     if verdict == "unknown":
         told = next((f.message for f in findings if f.name == "no-gpu-found"), say("no GPU was found."))
         return f"{fields['model']}: {told}"

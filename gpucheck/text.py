@@ -12,7 +12,14 @@ from pydantic import AfterValidator
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]+"
 )
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+# Whole, so that no letter of them stays (ECMA-48). Of what begins with one byte of C1, which also comes from text
+# in the wrong encoding, only what is surely a sequence.
+_ESCAPE_SEQUENCE = re.compile(
+    r"(?:\x1b\[[0-?]*|\x9b[0-?]+)[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS and the like: titles, links
+    r"|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]"  # two and three characters: character sets, reset
+)
 _BLANKS = re.compile(r"[ \t\n]+")
 LONGEST = 500
 

@@ -156,6 +156,52 @@ def matrix() -> None:
     print(f"\n{len(servers)} models × {len(cards)} cards × {len(counts)} counts: {rate:.0f} verdicts a second{mark}")
 
 
+FLEETS = (1000, 10_000)
+"""Hosts of the folders whose report is measured."""
+FLAT = 1.2
+"""Wanted: peak memory of the largest over that of the smallest."""
+_MEASURED = """
+import resource, sys
+from gpucheck.__main__ import main
+sys.stdout = open('/dev/null', 'w')
+try:
+    main()
+finally:
+    sys.stderr.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
+
+
+def _fleet(folder: Path, hosts: int) -> None:
+    """So many captures of one kind of machine; one in a hundred has a narrow link, one in a hundred lost a card."""
+    golden = import_module("machines.golden").MACHINES
+    build = import_module("machines.build")
+    usual, narrow, fewer = (
+        build.dump(golden[name]().capture()) for name in ("r730-two-p40", "r730-link-x8", "r730-no-driver")
+    )
+    for number in range(hosts):
+        text = narrow if number % 100 == 17 else fewer if number % 100 == 71 else usual
+        (folder / f"gpu{number:05}.json").write_text(text.replace("4000-8000-0000", f"4000-8000-{number:04x}"), "utf-8")
+
+
+def fleet() -> None:
+    """Captures a second and core, and the peak memory of the process that judges them."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    print(f"\n{'hosts':>9}{'seconds':>9}{'a second and core':>19}{'MiB':>8}")
+    peaks = []
+    for hosts in FLEETS:
+        with tempfile.TemporaryDirectory() as name:
+            _fleet(Path(name), hosts)
+            start, before = time.perf_counter(), os.times()
+            command = [PYTHON, "-c", _MEASURED, "fleet", "report", name, "--json"]
+            done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+            took, after = time.perf_counter() - start, os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        peaks.append(int(done.stderr) / 1024)
+        print(f"{hosts:>9}{took:>9.2f}{hosts / used:>19.0f}{peaks[-1]:>8.1f}", flush=True)
+    ratio = peaks[-1] / peaks[0]
+    print(f"peak memory {ratio:.2f}, wanted {FLAT}{'' if ratio <= FLAT else '  above'}")
+
+
 def main() -> None:
     print(f"{'command':<32}{'seconds':>9}  {'against':<42}{'seconds':>9}{'ratio':>8}{'wanted':>9}")
     for pair in [*PAIRS, *others()]:
@@ -168,6 +214,7 @@ def main() -> None:
         )
     growth()
     matrix()
+    fleet()
 
 
 if __name__ == "__main__":

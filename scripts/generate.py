@@ -14,10 +14,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpucheck.catalog import load as load_catalog
+from gpucheck.checking import CheckReport
 from gpucheck.entries import Server
 from gpucheck.explain import all_codes, explain, table_markdown
 from gpucheck.findings import ErrorDocument
 from gpucheck.fit.report import Advice
+from gpucheck.fleet.report import Fleet
+from gpucheck.policy import Policy
 from gpucheck.probing import Probe
 from gpucheck.smoke.report import SmokeReport
 
@@ -26,7 +29,9 @@ BEGIN, END = "<!-- findings: made by scripts/generate.py -->", "<!-- end of find
 
 DOCUMENTS: dict[str, type[BaseModel]] = {
     "advice": Advice,
+    "check": CheckReport,
     "error": ErrorDocument,
+    "fleet": Fleet,
     "probe": Probe,
     "smoke": SmokeReport,
 }
@@ -36,6 +41,13 @@ def schema(name: str, model: type[BaseModel]) -> str:
     """JSON Schema of one document, as it is printed."""
     made: dict[str, Any] = model.model_json_schema(by_alias=True, mode="serialization")
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"gpucheck/{name}/1", **made}
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def policy_schema() -> str:
+    """JSON Schema of a policy file, as it is written: defaults may be left out."""
+    made: dict[str, Any] = Policy.model_json_schema(by_alias=True, mode="validation")
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "gpucheck.toml"}
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -159,6 +171,7 @@ def readme() -> str:
 def generated() -> dict[Path, str]:
     """Every generated file and what should stand in it."""
     files = {ROOT / "docs" / "schema" / f"{name}.json": schema(name, model) for name, model in DOCUMENTS.items()}
+    files[ROOT / "docs" / "schema" / "policy.json"] = policy_schema()
     files[ROOT / "docs" / "findings.md"] = findings_page()
     files[ROOT / "docs" / "cases.md"] = cases_page()
     files[ROOT / "docs" / "models.md"] = models_page()

@@ -61,15 +61,20 @@ def unavailable() -> str | None:
         return f"a Slurm of two nodes needs {', '.join(missing)} (slurmctld slurmd slurm-client munge iproute2)"
     if os.geteuid() != 0:
         return "a Slurm of two nodes needs root, for network namespaces"
-    tried = subprocess.run(["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True, check=False
+    )
     return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else None
 
 
 class Slurm:
-    """Use as a context. ``state`` is a folder for everything that it writes."""
+    """Use as a context. ``state`` is a folder for everything that it writes; ``gpus`` is how many each node has,
+    in Slurm's view (Gres); ``more`` are further lines of slurm.conf."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, *, gpus: int = 0, more: str = "") -> None:
         self.state = state
+        self._gpus = gpus
+        self._more = more
         self.environ = {**os.environ, "PATH": f"{_PATH}:{os.environ['PATH']}", "SLURM_CONF": str(state / "slurm.conf")}
         self._started: list[subprocess.Popen[bytes]] = []
         self._holders: dict[str, int] = {}
@@ -119,7 +124,14 @@ class Slurm:
     def _prepare(self) -> None:
         for folder in ("state", "spool.n1", "spool.n2"):
             (self.state / folder).mkdir(parents=True)
-        (self.state / "slurm.conf").write_text(_CONF.format(state=self.state))
+        conf = _CONF.format(state=self.state)
+        if self._gpus:
+            conf = conf.replace("NodeName=n1", "GresTypes=gpu\nNodeName=n1")
+            conf = conf.replace("RealMemory=100", f"RealMemory=100 Gres=gpu:{self._gpus}")
+            for number in range(self._gpus):  # slurmd counts files; these stand for /dev/nvidia0 and so on
+                (self.state / f"gpu{number}").touch()
+            (self.state / "gres.conf").write_text(f"Name=gpu File={self.state}/gpu[0-{self._gpus - 1}]\n")
+        (self.state / "slurm.conf").write_text(conf + self._more)
         hosts = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
         (self.state / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
         key = self.state / "munge.key"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.assemble import assemble, counts, socket_number
+from gpucheck.assemble import assemble, counts
 from gpucheck.catalog import Catalog, load
 from gpucheck.errors import InputError
 from gpucheck.facts import (
@@ -27,6 +27,7 @@ from gpucheck.facts import (
     Slot,
     System,
 )
+from gpucheck.sockets import socket_number
 
 R730 = System(vendor="Dell Inc.", product="PowerEdge R730", board="0WCJNT")
 CARD = "0000:04:00.0"

@@ -115,7 +115,7 @@ def test_a_card_that_is_gone(write: Write) -> None:
     assert (lost.code, lost.severity, lost.confidence, lost.subject) == ("GC107", "error", "certain", SLOT_4)
     assert "PCIe Slot 4" in lost.message
     told = [line.text for line in lost.evidence]
-    assert "GPU-00000000-0000-4000-8000-000000000002" in told[0]
+    assert "GPU-00000000-1b38-4000-8000-000000000002" in told[0]
     assert "link x16; driver nvidia; no fault" in told[0]
     assert told[1] == "PCIe Slot 4: the firmware calls it free"
     # It explains the number: nothing is missing without a trace.
@@ -464,6 +464,20 @@ def test_where_nothing_names_the_machine_it_is_believed(write: Write) -> None:
     assert compared(write, replace(seated(1, 2), board=None), seated(1, 2)).changes == ()
 
 
+def test_one_uuid_of_two_models_is_not_one_machine(write: Write) -> None:
+    """Without the firmware's names only the cards can tell."""
+    other = NvmlCard(SLOT_6, pci_id=0x1DB410DE, subsystem_id=0x121410DE, name="Tesla V100-PCIE-16GB")
+    uuid = {"device": 0, "call": "nvmlDeviceGetUUID", "code": 0, "value": NvmlCard(SLOT_6).own_uuid(1)}
+    before = r730(p40(SLOT_6, 0, pci_id="10de:1db4"), nvml=nvml(replace(other, more=(uuid,))))
+    for first, second in ((replace(before, board=None), seated(1, None)), (before, replace(seated(1, None), board=None))):
+        with pytest.raises(InputError, match="cannot be compared with .*Tesla P40 at 0000:04:00.0") as caught:
+            probe([write("after", second)], baseline=write("before", first))
+        assert caught.value.exit_code == 2
+    # Where the firmware says that it is the same machine, it is another card in the same place.
+    report = compared(write, before, seated(1, None))
+    assert [(what, subject) for what, subject, *_ in rows(report)][:1] == [("card", SLOT_6)]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -510,7 +524,7 @@ def test_keys_that_a_later_version_added_are_passed_over(write: Write, tmp_path:
     document["machine"]["gaps"] = [{"fact": "x", "reason": "a-later-reason", "how": ""}]
     path.write_text(json.dumps(document))
     report = probe([write("after", seated(1, None))], baseline=str(path))
-    assert "GPU-00000000-0000-4000-8000-000000000002" in only(report, "gpu-lost-since-baseline").evidence[0].text
+    assert "GPU-00000000-1b38-4000-8000-000000000002" in only(report, "gpu-lost-since-baseline").evidence[0].text
 
 
 def test_hostile_words_of_a_baseline_are_cleaned(write: Write) -> None:

@@ -21,8 +21,8 @@ from gpucheck.catalog import load
 from gpucheck.errors import InputError
 from gpucheck.facts import Machine
 from gpucheck.host import Host, LiveHost
+from gpucheck.packages import BUILD_INFO
 from gpucheck.probing import read
-from gpucheck.readers.software import BUILD_INFO
 from gpucheck.recording import RecordingHost, capture, document, dump
 from gpucheck.redact import redact
 

@@ -205,6 +205,25 @@ def test_every_part_of_a_broken_machine_matters_or_is_missed(how: str) -> None:
             assert unexcused(before, of_capture({**document, "files": files})) == [], (name, path)
 
 
+@pytest.mark.parametrize("name", problems())
+def test_a_card_that_cannot_be_read_is_not_passed_over(name: str) -> None:
+    """Each card of the problem machines in turn: listed on PCI, and nothing of it could be read. Whoever sees
+    no problem then has not seen all."""
+    document, before = captures()[name]
+    for gpu in before.machine.gpus or ():
+        files = dict(document["files"])
+        own = [path for path in files if path.startswith("/sys/") and f"/{gpu.address}/" in path]
+        files |= {path: {"error": "EIO"} for path in own}
+        after = of_capture({**document, "files": files})
+        assert after is not None
+        if gpu.on_pci:
+            assert own
+            assert after.counts.pci is None
+            assert (after.verdict, after.exit_code) in {("problem", 1), ("unknown", 3)}
+            if after.verdict == "unknown" and after.machine.nvml is not None and after.machine.nvml.status == "ok":
+                assert "one function on PCI could not be read: a card may be it" in after.headline
+
+
 @BOUNDED
 @given(st.data())
 def test_loss_in_a_capture_is_told(data: st.DataObject) -> None:

@@ -128,6 +128,52 @@ def test_rooms_that_judge_or_print_read_no_files(room: str) -> None:
             assert {"subprocess", "socket", "shutil"}.isdisjoint(imports(path)), name
 
 
+def modules_imported(path: Path) -> set[str]:
+    """Modules of the package that a module imports, anywhere in it but for the type checker alone."""
+    found: set[str] = set()
+    for node in _at_run_time(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name.removeprefix("gpucheck.") for name in found if name.startswith("gpucheck.")}
+
+
+def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from _at_run_time(child)
+
+
+_READ = {"host", "readers", "dumps", "capture", "recording", "sources", "redfish"}
+_JOIN = {"merging", "assemble", "probing"}
+_JUDGE = {"rules", "fit"}
+_SPEAK = {"render", "cli", "commands"}
+_NOT_FOR = {
+    "readers": {*_JOIN, *_JUDGE, *_SPEAK, "dumps"},
+    "dumps": {*_JOIN, *_JUDGE, *_SPEAK},
+    "rules": {*_READ, *_JOIN, *_SPEAK, "fit"},
+    "fit": {*_READ, *_JOIN, *_SPEAK, "rules"},
+}
+_DOORS = {"fit/ask.py": {"assemble", "probing"}}
+"""Where a question comes in: it has the machine read that it is about."""
+
+
+@pytest.mark.parametrize("room", _NOT_FOR)
+def test_facts_flow_one_way(room: str) -> None:
+    """Host, readers, parts, assemble, machine, rules, findings, render: nobody reaches back or ahead."""
+    wrong = {
+        (name, other)
+        for name, path in MODULES.items()
+        if name.startswith(f"{room}/")
+        for other in modules_imported(path)
+        if other.partition(".")[0] in _NOT_FOR[room] - _DOORS.get(name, set())
+    }
+    assert wrong == set()
+
+
 def test_nvml_is_only_read() -> None:
     """Nothing that sets, resets or clears is even named."""
     reads = re.compile(r"nvml(?:DeviceGet\w+|SystemGet\w+|Init\w*|Shutdown|EventSet\w*|Return_t)")

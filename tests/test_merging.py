@@ -31,7 +31,7 @@ from gpucheck.merging import merge
 from gpucheck.probing import Probe, probe, read
 
 FIRST, SECOND = "0000:04:00.0", "0000:82:00.0"
-UUIDS = tuple(f"GPU-00000000-0000-4000-8000-00000000000{number}" for number in (1, 2))
+UUIDS = tuple(f"GPU-00000000-1b38-4000-8000-00000000000{number}" for number in (1, 2))
 R730 = Path(__file__).parent / "machines" / "r730-two-p40" / "capture.json"
 
 NAMES = f"GPU 0: Tesla P40 (UUID: {UUIDS[0]})\nGPU 1: Tesla P40 (UUID: {UUIDS[1]})\n"

@@ -347,11 +347,8 @@ take_pci_function() {
     [ ! -r "$root$from/iommu_group/type" ] || lines "$root$from/iommu_group/type" "$tree$real/type"
     # What the drivers of AMD and Intel tell; never serial numbers.
     case $class in 3???? | 1200??) ;; *) return ;; esac
-    for name in product_name mem_info_vram_total mem_info_vram_used gpu_busy_percent; do
+    for name in product_name mem_info_vram_total gpu_busy_percent; do
         lines "$root$from/$name" "$into/$name"
-    done
-    for folder in "$root$from"/tile*/; do
-        [ ! -d "$folder" ] || mkdir -p "$tree$here/$(basename "$folder")"
     done
     for limit in "$root$from"/hwmon/*/power1_cap "$root$from"/hwmon/*/power1_max; do
         [ -r "$limit" ] || continue

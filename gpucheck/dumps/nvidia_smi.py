@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 from xml.parsers import expat
 
 from gpucheck.facts import NVIDIA_SMI, SPEED_GTS, Gap, GapReason, Link, Nvml, NvmlGpu, Parts, Topology, pci_address
-from gpucheck.readers.nvml import GPU_IS_LOST, LIBRARY_NOT_FOUND, clock_reasons, meaning
+from gpucheck.nvml_codes import GPU_IS_LOST, LIBRARY_NOT_FOUND, meaning
+from gpucheck.readers.nvml import clock_reasons
 from gpucheck.text import clean, say
 
 LONGEST = 400

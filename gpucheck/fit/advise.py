@@ -28,7 +28,7 @@ from gpucheck.fit.report import (
 )
 from gpucheck.fit.request import DERIVED, Order, Request, Wanted
 from gpucheck.fit.room import asked_for, fitted_cards, in_it, room_left
-from gpucheck.fit.seats import room_shown
+from gpucheck.fit.seats import room_in_limit, room_shown
 from gpucheck.fit.short import in_short
 from gpucheck.fit.slots import Build, Placement, Topic, active_rows, best_placement
 from gpucheck.fit.software import shared
@@ -73,30 +73,38 @@ def capacity(request: Request) -> tuple[Capacity, ...]:
     """
     found = []
     for wanted in CLASSES:
-        most, given = 0, ""
+        most, perhaps, given = 0, 0, ""
         for build in builds(request):
-            sure = _sure(request, wanted, build)
+            sure, there = _slots_for(request, wanted, build)
+            perhaps = max(perhaps, there)
             if sure > most:
                 most, given = sure, _in_words(request.server, build)
-        found.append(Capacity(class_=wanted.name, max=most, given=given))
+        found.append(Capacity(class_=wanted.name, max=most, perhaps=perhaps, given=given))
     return tuple(found)
 
 
-def _sure(request: Request, wanted: Wanted, build: Build) -> int:
+def _slots_for(request: Request, wanted: Wanted, build: Build) -> tuple[int, int]:
+    """How many such cards are known to find a slot, and how many find one at best."""
     order = Order(wanted, len(active_rows(request.server, build)))
-    standing = tuple(one for one in request.orders if one.fitted)
-    case = Case(request, build, best_placement(request.server, (*standing, order), build))
-    seats = [seat for seat in case.placement.seats if not seat.fitted]
+    placement = best_placement(request.server, (*request.fitted, order), build)
+    seats = [seat for seat in placement.seats if not seat.fitted]
     sure = [seat for seat in seats if not seat.unknowns]
     open_seats = [seat for seat in seats if seat.unknowns]
     for count in range(len(open_seats), 0, -1):
+        case = Case(request.with_new((Order(wanted, len(sure) + count),)), build, placement)
         topics: dict[Topic, list[SlotRow]] = {}
         for seat in open_seats[:count]:
             for remark in seat.unknowns:
                 topics.setdefault(remark.topic, []).append(seat.row)
-        if all(room_shown(case, wanted, topic, rows) for topic, rows in topics.items()):
-            return len(sure) + count
-    return len(sure)
+        if all(_shown(case, wanted, topic, rows) for topic, rows in topics.items()):
+            return len(sure) + count, len(seats)
+    return len(sure), len(seats)
+
+
+def _shown(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]) -> bool:
+    """Whether a sourced build or a vendor's limit shows what the geometry leaves open."""
+    slots = frozenset(row.id for row in rows)
+    return bool(room_shown(case, wanted, topic, rows) or room_in_limit(case, wanted, topic, slots))
 
 
 def _in_words(server: Server, build: Build) -> str:
@@ -157,15 +165,13 @@ def scenarios(request: Request) -> tuple[Scenario, ...]:
     """Where nothing is stated: the answer for each number of CPUs and each choice."""
     if request.cpus is not None or request.options or len(request.new) > 1:
         return ()
-    return tuple(
-        Scenario(
-            given=_in_words(request.server, build),
-            max_count=most_in(request, build) if request.new else _sure(request, CLASSES[0], build),
-            cpus=build.cpus,
-            options=build.options,
-        )
-        for build in builds(request)
-    )
+    return tuple(_scenario(request, build) for build in builds(request))
+
+
+def _scenario(request: Request, build: Build) -> Scenario:
+    most, perhaps = (most_in(request, build), None) if request.new else _slots_for(request, CLASSES[0], build)
+    given = _in_words(request.server, build)
+    return Scenario(given=given, max_count=most, perhaps=perhaps, cpus=build.cpus, options=build.options)
 
 
 def _ask_about_build(request: Request, told: Sequence[Scenario]) -> Iterator[Question]:
@@ -240,7 +246,8 @@ def advise(request: Request) -> Advice:
     with_changes = max(most, most_cards(request.freed(*stated))) if stated else most
     fits = plan.verdict != "does-not-fit"
     conditions = tuple({c.text: c for c in (*_of_variants(request, plan), *_conditions(plan))}.values())
-    questions = [*_ask_about_build(request, told), *(q for r in plan.rulings for q in r.questions if fits)]
+    # There is nothing to order for, and nothing to ask about, a plan that fails in every build.
+    questions = [*_ask_about_build(request, told), *(q for r in plan.rulings for q in r.questions)] if fits else []
     power = next((ruling.power for ruling in plan.rulings if ruling.power is not None), None)
     return _document(
         request,
@@ -255,7 +262,6 @@ def advise(request: Request) -> Advice:
         power=power,
         topology=forecast(plan.case),
         software=shared(request).stack,
-        # There is nothing to order for, and nothing to ask about, a plan that fails.
         shopping_list=_items(plan.rulings) if fits else (),
         questions=tuple({q.ask: q for q in questions}.values()),
         conditions=conditions,
@@ -359,25 +365,43 @@ def _by_its_own_word(server: Server, fields: Mapping[str, Any]) -> dict[str, obj
 
 
 _ROOM_SENTENCES = {
-    (True, False): "A {vendor} {model} has slots for up to {double} double-wide or {single} single-wide cards.",
-    (True, True): "Next to the {fitted} in it, this {vendor} {model} has slots for up to {double} double-wide or "
+    ("some", False): "The {vendor} {model} has slots for up to {double} double-wide or {single} single-wide cards.",
+    ("some", True): "Next to the {fitted} in it, this {vendor} {model} has slots for up to {double} double-wide or "
     "{single} single-wide cards.",
-    (False, False): "Whether a {model} takes a GPU is not known.",
-    (False, True): "Whether this {vendor} {model} takes more cards than the {fitted} in it is not known.",
+    ("low", False): "Slots of the {vendor} {model} for low-profile cards: {low}. Whether larger ones go in is not "
+    "known.",
+    ("low", True): "Slots of this {vendor} {model} for low-profile cards, next to the {fitted} in it: {low}. "
+    "Whether larger ones go in is not known.",
+    ("only low", False): "Slots of the {vendor} {model} for low-profile cards: {low}. Larger ones do not go in.",
+    ("only low", True): "Slots of this {vendor} {model} for low-profile cards, next to the {fitted} in it: {low}. "
+    "Larger ones do not go in.",
+    ("not known", False): "Whether the {model} takes a GPU is not known.",
+    ("not known", True): "Whether this {vendor} {model} takes more cards than the {fitted} in it is not known.",
 }
-"""By whether there is room, and whether a probe found cards."""
+"""By what there is room for, and whether a probe found cards."""
+
+
+def _room(room: Sequence[Capacity]) -> str:
+    """For which classes of cards slots are known."""
+    larger, low = room[:2], room[2]
+    if any(row.max for row in larger):
+        return "some"
+    if not low.max:
+        return "not known"
+    return "low" if any(row.perhaps for row in larger) else "only low"
 
 
 def _without_cards(request: Request, room: tuple[Capacity, ...], told: tuple[Scenario, ...]) -> Advice:
-    verdict, widest = verdict_without_cards(room), room[0]
+    verdict = verdict_without_cards(room)
     return _document(
         request,
         headline=say(
-            _ROOM_SENTENCES[verdict == "fits", bool(in_it(request))],
+            _ROOM_SENTENCES[_room(room), bool(in_it(request))],
             vendor=request.server.vendor,
             model=request.server.model,
-            double=widest.max,
+            double=room[0].max,
             single=room[1].max,
+            low=room[2].max,
             fitted=in_it(request),
         ),
         room=room_left(request),
@@ -425,36 +449,36 @@ def _headline(request: Request, plan: Plan, most: int, conditions: Sequence[Cond
     }
     match plan.verdict:
         case "fits" if not conditions:
-            template = "Yes: a {model} takes {cards} (slots: {slots})."
+            template = "Yes: the {model} takes {cards} (slots: {slots})."
         case "fits":
             template = plural(
                 len(conditions),
-                "Yes, if one condition holds: a {model} takes {cards} (slots: {slots}).",
-                "Yes, if {conditions} conditions hold: a {model} takes {cards} (slots: {slots}).",
+                "Yes, if one condition holds: the {model} takes {cards} (slots: {slots}).",
+                "Yes, if {conditions} conditions hold: the {model} takes {cards} (slots: {slots}).",
             )
         case "fits-with-changes" if not conditions:
-            template = "Yes, with changes: a {model} takes {cards} (slots: {slots})."
+            template = "Yes, with changes: the {model} takes {cards} (slots: {slots})."
         case "fits-with-changes":
             template = plural(
                 len(conditions),
-                "Yes, with changes and if one condition holds: a {model} takes {cards} (slots: {slots}).",
-                "Yes, with changes and if {conditions} conditions hold: a {model} takes {cards} (slots: {slots}).",
+                "Yes, with changes and if one condition holds: the {model} takes {cards} (slots: {slots}).",
+                "Yes, with changes and if {conditions} conditions hold: the {model} takes {cards} (slots: {slots}).",
             )
         case "does-not-fit":
             failed = [ruling.check for ruling in plan.rulings if ruling.check.outcome == "fail"]
             # The first says how many cards find a slot; the next says why the others do not.
             reason = failed[1] if plan.left_out and len(failed) > 1 else failed[0]
             template = (
-                "No: a {model} does not take {cards}. {reason}"
+                "No: the {model} does not take {cards}. {reason}"
                 if not most
-                else "No: a {model} does not take {cards}, at most {most} more. {reason}"
+                else "No: the {model} does not take {cards}, at most {most} more. {reason}"
                 if in_it(request)
-                else "No: a {model} does not take {cards}, at most {most}. {reason}"
+                else "No: the {model} does not take {cards}, at most {most}. {reason}"
             )
             return say(template, reason=reason.message, **fields)
         case _:
             unknown = next(r.check for r in plan.rulings if r.essential and r.check.outcome == "unknown")
-            template = "Not known whether a {model} takes {cards}. {reason}"
+            template = "Not known whether the {model} takes {cards}. {reason}"
             return say(template, reason=unknown.message, **fields)
     return say(template, **fields)
 

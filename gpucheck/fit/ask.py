@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ def answer(asked: Asked, catalog: Catalog) -> Advice:
     """
     if asked.cpu is not None and asked.cpu_watts is not None:
         raise UsageError("a CPU's name says its watts", input=f"--cpu-tdp {asked.cpu_watts}", hint="give --cpu alone")
-    model, texts = _sorted_words(asked)
+    model, texts = _sorted_words(asked, catalog)
     meanings = _meanings(texts, asked.count, catalog)
     psus = parse_psus(asked.psu) if asked.psu is not None else None
     if model is None and not asked.sources and meanings[0]:
@@ -100,13 +100,29 @@ def room_for(machine: Machine, gpu: str, catalog: Catalog) -> tuple[RoomLeft, ..
     return min(answers, key=lambda told: sum(left.more for left in told))
 
 
-def _sorted_words(asked: Asked) -> tuple[str | None, tuple[str, ...]]:
+def _sorted_words(asked: Asked, catalog: Catalog) -> tuple[str | None, tuple[str, ...]]:
     """Model and cards out of ``[MODEL] [NxGPU]...`` and the options."""
     words = list(asked.words)
     model = asked.model
-    if words and model is None and not re.match(r"\d{1,4}\s*[x×]\s*\D", words[0], re.IGNORECASE):
+    if words and model is None and not _means_card(words[0], catalog):
         model = words.pop(0)
     return model, (*words, *asked.gpus)
+
+
+def _means_card(word: str, catalog: Catalog) -> bool:
+    """Whether a word in the place of the model is a card: it has a count, or is called so and no model is."""
+    if re.match(r"\d{1,4}\s*[x×]\s*\S", word, re.IGNORECASE):
+        return True
+    name = re.split("[@:]", word)[0]
+    return not _known(catalog.find_servers, word) and _known(catalog.find_cards, name)
+
+
+def _known(find: Callable[[str], object], name: str) -> bool:
+    try:
+        find(name)
+    except UsageError:
+        return False
+    return True
 
 
 def _meanings(texts: Sequence[str], count: int | None, catalog: Catalog) -> tuple[tuple[Order, ...], ...]:
@@ -134,6 +150,8 @@ def _meanings(texts: Sequence[str], count: int | None, catalog: Catalog) -> tupl
 def _unlike(name: str, catalog: Catalog) -> tuple[CardMatch, ...]:
     """Cards that a name means, one of each that differs in what decides whether it fits."""
     unlike: dict[str, CardMatch] = {}
+    if not _known(catalog.find_cards, name) and _known(catalog.find_servers, name):
+        raise UsageError("a server model where a card is expected", input=name, hint="name one model only")
     for match in catalog.find_cards(name):
         unlike.setdefault(_outline(match, catalog), match)
     return tuple(unlike.values())
@@ -176,7 +194,7 @@ def _same_model(model: str | None, machine: Machine | None, catalog: Catalog) ->
     found = machine.catalog_model if machine is not None else None
     if model is not None and found is not None and found not in catalog.find_servers(model):
         raise UsageError(
-            say("it is not the machine that --from shows, a {model}", model=catalog.server(found).model),
+            say("it is not the machine that --from shows, the {model}", model=catalog.server(found).model),
             input=model,
             hint="leave the model out, or give a dump of that model",
         )
@@ -192,7 +210,7 @@ def _request(
 ) -> Request:
     if asked.cpus is not None and not 1 <= asked.cpus <= server.sockets.count:
         raise UsageError(
-            say("a {model} has {count} CPU sockets", model=server.model, count=server.sockets.count),
+            say("the {model} has {count} CPU sockets", model=server.model, count=server.sockets.count),
             input=f"--cpus {asked.cpus}",
         )
     options: dict[str, str] = {}
@@ -203,7 +221,7 @@ def _request(
             raise UsageError(f"it was {options[key]} before", input=text, hint="state each riser and option once")
     if psus is not None and server.power.bays is not None and psus.count > server.power.bays:
         raise UsageError(
-            say("a {model} has {bays} bays for power supplies", model=server.model, bays=server.power.bays),
+            say("the {model} has {bays} bays for power supplies", model=server.model, bays=server.power.bays),
             input=f"--psu {asked.psu}",
         )
     cpu = processor(asked.cpu, catalog) if asked.cpu is not None else None
@@ -252,7 +270,7 @@ def _slot(server: Server, name: str) -> str:
         if wanted in {known.casefold() for known in (row.id, *row.designations)}:
             return row.id
     known = ", ".join(dict.fromkeys(row.id for row in server.slots))
-    raise UsageError(say("a {model} has no such slot", model=server.model), input=f"@{name}", hint=f"known: {known}")
+    raise UsageError(say("the {model} has no such slot", model=server.model), input=f"@{name}", hint=f"known: {known}")
 
 
 def with_found(request: Request, machine: Machine) -> Request:

@@ -94,11 +94,19 @@ def most_listed(case: Case, wanted: Wanted) -> int:
     return max((limit.max for limit in case.server.gpu.limits if applies(limit, wanted, case.build)), default=1)
 
 
-def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citation, ...]:
+def admitted(case: Case, wanted: Wanted, slots: frozenset[str], *, room: bool = False) -> tuple[Citation, ...]:
     """The strongest vendor's limit that admits this card, as many as are wanted, in these slots.
 
     ``At most two double-wide cards of 300 W in slots 6 and 4`` says that such a card finds room, slot power and
-    supply power there. One that names a width alone speaks of what is sold with the model, see :func:`_of_its_time`.
+    supply power there. One that names a width alone says that there is room; of power it says something only as far
+    as :func:`means` reads it so.
+
+    Args:
+        case: The request in a build.
+        wanted: The card.
+        slots: Where cards of this kind stand.
+        room: Only whether there is room is asked. A limit that names no slots says that there is, somewhere in the
+            machine with all its CPUs.
     """
     watts = wanted.power.watts if wanted.power else None
 
@@ -114,18 +122,31 @@ def admitted(case: Case, wanted: Wanted, slots: frozenset[str]) -> tuple[Citatio
         and (
             bool(limit.cards)
             or (limit.watts_each is not None and watts is not None and watts <= limit.watts_each)
-            or (limit.watts_each is None and limit.wide is not None and _of_its_time(case, wanted, limit))
+            or (room and _shows_room(case, limit, watts))
+            or means(case, wanted, limit)
         )
         for key in limit.src
     ]
     return strongest(case.cite(found))
 
 
-def _of_its_time(case: Case, wanted: Wanted, limit: GpuLimit) -> bool:
-    """Whether it is a card for work, of the PCIe generation of the model's newest slots, and the limit is a rule.
+def _shows_room(case: Case, limit: GpuLimit, watts: int | None) -> bool:
+    """Whether a limit says that there is room for its width: in its slots, or somewhere in the machine as a whole."""
+    return (
+        limit.wide is not None
+        and (limit.watts_each is None or watts is None)
+        and (bool(limit.slots) or case.build.full)
+    )
 
-    A vendor that says how many double-wide cards a model takes, and not of which watts, means those cards.
+
+def means(case: Case, wanted: Wanted, limit: GpuLimit) -> bool:
+    """Whether a vendor's limit that names a width, and neither a card nor watts, is read as meaning this card.
+
+    A vendor that says how many double-wide cards a model takes means those that were sold with it: cards for work, of
+    the PCIe generation of its newest slots. It does not say so: whoever builds on it puts that on the conditions.
     """
+    if limit.cards or limit.watts_each is not None or limit.wide is None:
+        return False
     newest = max((row.gen for row in case.server.slots if row.gen is not None), default=None)
     for_work = wanted.card.family in ("datacenter", "workstation", "instinct")
     of_its_time = wanted.bus is not None and wanted.bus.gen == newest

@@ -20,8 +20,8 @@ def claim(request: Request, scenarios: Sequence[Scenario]) -> Claim | None:
     """
     if not scenarios:
         return None
-    right = tuple(one for one in scenarios if one.max_count <= 1)
-    more = tuple(one for one in scenarios if one.max_count > 1)
+    right = tuple(one for one in scenarios if _at_best(one) <= 1)
+    more = tuple(one for one in scenarios if _at_best(one) > 1)
     wrong = tuple(one for one in more if _known(request, one))
     open_ones = tuple(one for one in more if one not in wrong)
     return Claim(
@@ -32,18 +32,22 @@ def claim(request: Request, scenarios: Sequence[Scenario]) -> Claim | None:
     )
 
 
+def _at_best(scenario: Scenario) -> int:
+    return scenario.max_count if scenario.perhaps is None else scenario.perhaps
+
+
 def _known(request: Request, scenario: Scenario) -> bool:
-    """Whether nothing essential is unknown about so many cards. Without cards only slots that are known count."""
+    """Whether more than one card is known to go in. Without cards the slots that are known count."""
     if not request.new:
-        return True
+        return scenario.max_count > 1
     orders = (replace(request.new[0], count=scenario.max_count),)
     stated = replace(request.with_new(orders), cpus=scenario.cpus, options=scenario.options)
     return best_verdict(stated) in ("fits", "fits-with-changes")
 
 
 def _text(request: Request, right: Sequence[Scenario], wrong: Sequence[Scenario], open_ones: Sequence[Scenario]) -> str:
-    one = [scenario for scenario in right if scenario.max_count == 1]
-    none = [scenario for scenario in right if scenario.max_count == 0]
+    one = [scenario for scenario in right if _at_best(scenario) == 1]
+    none = [scenario for scenario in right if _at_best(scenario) == 0]
     more = wrong or open_ones
     fields: dict[str, object] = {
         "model": request.server.model,
@@ -54,8 +58,9 @@ def _text(request: Request, right: Sequence[Scenario], wrong: Sequence[Scenario]
         "none": none[0].given if none else None,
     }
     if more:
-        best = max(more, key=lambda scenario: scenario.max_count)
-        fields |= {"more": best.given, "most": best.max_count}
+        # What is known comes first; what is not is told at its best.
+        best = max(more, key=lambda scenario: (scenario.max_count if wrong else 0, _at_best(scenario)))
+        fields |= {"more": best.given, "most": best.max_count if wrong else _at_best(best)}
     template = _TEMPLATES[bool(one), "wrong" if wrong else "open" if open_ones else None]
     text = say(template, **fields)
     if none and (one or more):
@@ -65,11 +70,11 @@ def _text(request: Request, right: Sequence[Scenario], wrong: Sequence[Scenario]
 
 _TEMPLATES: dict[tuple[bool, str | None], str] = {
     (True, "wrong"): 'The claim "only one GPU" is right with {one}, and wrong with {more}: that takes {most} {cards}.',
-    (True, "open"): 'The claim "only one GPU" is right with {one}; whether it is wrong with {more}, which has slots '
-    "for {most} {cards}, is not known.",
-    (True, None): 'The claim "only one GPU" is right for a {model}, however it stands: at most one {card}.',
-    (False, "wrong"): 'The claim "only one GPU" is wrong for a {model}: with {more} it takes {most} {cards}.',
-    (False, "open"): 'Whether the claim "only one GPU" is wrong for a {model} is not known: with {more} it has slots '
-    "for {most} {cards}.",
-    (False, None): 'Even the claim "only one GPU" is too good for a {model}: no {card} is known to go in.',
+    (True, "open"): 'The claim "only one GPU" is right with {one}; whether it is wrong with {more}, which has at '
+    "most {most} slots for {cards}, is not known.",
+    (True, None): 'The claim "only one GPU" is right for the {model}, however it stands: at most one {card}.',
+    (False, "wrong"): 'The claim "only one GPU" is wrong for the {model}: with {more} it takes {most} {cards}.',
+    (False, "open"): 'Whether the claim "only one GPU" is wrong for the {model} is not known: with {more} it has at '
+    "most {most} slots for {cards}.",
+    (False, None): 'Even the claim "only one GPU" is too good for the {model}: no {card} is known to go in.',
 }

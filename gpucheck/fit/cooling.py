@@ -11,7 +11,7 @@ from gpucheck.entries import citations
 from gpucheck.fit.case import Case, Ruling, binds, check_of, cited, covered, listed
 from gpucheck.fit.report import Condition
 from gpucheck.fit.request import Wanted
-from gpucheck.fit.slots import Seat, active_rows, height_of
+from gpucheck.fit.slots import Seat, active_rows, height_of, slots_named
 from gpucheck.text import say
 
 _NAME = "mechanics"
@@ -145,7 +145,7 @@ def plugs_on_top(case: Case) -> Iterator[Ruling]:
         height = height_of(wanted.size)
         if height is None or wanted.aux is None:
             continue
-        slots = listed(seat.row.id for seat in seats)
+        slots = slots_named(seat.row.id for seat in seats)
         fields = {
             "card": wanted.name,
             "need": height + bend,
@@ -156,20 +156,21 @@ def plugs_on_top(case: Case) -> Iterator[Ruling]:
         told = citations(wanted.card, wanted.aux.src)
         if room is not None and height + bend <= room:
             text = say(
-                "The {card} with its plug on top needs {need:g} mm of height; slot {slots} has {room:g} mm.", **fields
+                "The {card} with its plug on top needs {need:g} mm of height; there are {room:g} mm above {slots}.",
+                **fields,
             )
             above = case.cite(key for seat in seats for key in seat.row.src_of("height"))
             yield Ruling(check_of("geometry", "pass", text, told, above, bent))
             continue
         template = (
             "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height are "
-            "needed; how much is free above slot {slots} is not known."
+            "needed; how much is free above {slots} is not known."
             if room is None
             else "The plug is on top of the {card}: with about {bend} mm for it and its bend, {need:g} mm of height "
-            "are needed; slot {slots} has {room:g} mm."
+            "are needed; there are {room:g} mm above {slots}."
         )
         held = say(
-            "about {need:g} mm of height are free at slot {slots}, or an angled plug is used: the plug is on top of "
+            "about {need:g} mm of height are free at {slots}, or an angled plug is used: the plug is on top of "
             "the {card}",
             **fields,
         )

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpucheck import topology
-from gpucheck.assemble import socket_number
 from gpucheck.catalog import Catalog
 from gpucheck.entries import Recognise, Server, SlotRow
 from gpucheck.facts import Gpu, Machine, pci_address
 from gpucheck.findings import Citation
 from gpucheck.fit.request import Order, Stranger, Wanted
-from gpucheck.fit.slots import Build, seat
+from gpucheck.fit.slots import Build, seat, slots_named
+from gpucheck.sockets import socket_number
 from gpucheck.text import say, shorten
 
 _OF_SIZE = frozenset({"connector", "width", "height", "length"})
@@ -101,8 +101,8 @@ def standing(server: Server, machine: Machine, catalog: Catalog, stated: dict[st
     strange = [number for number, card in enumerate(cards) if card.wanted is None]
     own = {id for number, id in ids.items() if number not in strange}
     if open_slots := sorted(unsure - set(ids.values())):
-        template = "The firmware does not say whether something stands in slot {slots}."
-        remarks.append(say(template, slots=", ".join(open_slots)))
+        template = "The firmware does not say whether something stands in {slots}."
+        remarks.append(say(template, slots=slots_named(open_slots)))
     return Standing(
         fitted=tuple(
             Order(card.wanted, 1, ids.get(number), fitted=True)

@@ -44,11 +44,11 @@ def _socketed(case: Case, cpu: Processor) -> Iterator[Ruling]:
     sources = case.cite(case.server.sockets.src)
     fields = {"model": case.server.model, "family": cpu.family, "cpu": cpu.name, "families": listed(known)}
     if cpu.family in known:
-        text = say("A {model} takes CPUs of the family {family}: the {cpu} is one.", **fields)
+        text = say("The {model} takes CPUs of the family {family}: the {cpu} is one.", **fields)
         yield Ruling(check_of("cpu", "pass", text, sources, cpu.sources))
         return
-    text = say("The {cpu} is of the family {family}; a {model} is known to take: {families}.", **fields)
-    held = Condition(text=say("the {cpu} goes into a {model}, known for: {families}", **fields), sources=sources)
+    text = say("The {cpu} is of the family {family}; the {model} is known to take: {families}.", **fields)
+    held = Condition(text=say("the {cpu} goes into the {model}, known for: {families}", **fields), sources=sources)
     yield Ruling(check_of("cpu", "unknown", text, sources), conditions=(held,))
 
 

@@ -91,6 +91,8 @@ class Capacity(Document):
 
     class_: str = Field(alias="class")
     max: int
+    perhaps: int
+    """Most if all that is not known of the slots turns out well."""
     given: str
 
 
@@ -199,6 +201,11 @@ class Item(Document):
     note: str | None = None
     sources: tuple[Citation, ...] = ()
 
+    @property
+    def other_numbers(self) -> str:
+        """Part numbers, without those that are part of its name."""
+        return ", ".join(number for number in self.part_numbers if number not in self.item)
+
 
 class Answer(Document):
     """What comes out if a question is answered so."""
@@ -242,6 +249,9 @@ class Scenario(Document):
 
     given: str
     max_count: int
+    """Most cards with no fail; where no card is asked for, most that are known to find a slot."""
+    perhaps: int | None = None
+    """Where no card is asked for: most if all that is not known of the slots turns out well."""
     cpus: int
     options: dict[str, str]
 

@@ -24,11 +24,14 @@ SLOT_PITCH_MM = 20.32
 ROUNDING_MM = 2.0
 """Lists round, brackets stick out: half-length cards are listed with 168 or 169 mm, two slots with 40 mm or more."""
 
+HEIGHT_ROUNDING_MM = 1.0
+"""A card of standard height, 111.15 mm, is listed with 111, 111.8 (4.4 inches) or 112 mm; a low one with 69."""
+
 DERIVED = "this-machine"
 """Id of a server entry that was derived from what a machine reports of itself."""
 
-LEAST_PSU_WATTS = 100
-"""No supply of a server gives less; below it a number is a typing mistake."""
+LEAST_PSU_WATTS, MOST_PSU_WATTS = 100, 9999
+"""No supply of a server gives less or more; beyond it a number is a typing mistake."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,7 @@ class Request:
 def parse_psus(text: str) -> PsuPlan:
     """``2x1100``, ``2x1100W``, ``1100``. UsageError for anything else."""
     match = re.fullmatch(r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(\d{2,5})\s*w?\s*", text, re.IGNORECASE)
-    if match is None or int(match[1] or 1) == 0 or int(match[2]) < LEAST_PSU_WATTS:
+    if match is None or not int(match[1] or 1) or not LEAST_PSU_WATTS <= int(match[2]) <= MOST_PSU_WATTS:
         raise UsageError("not a number of power supplies", input=f"--psu {text}", hint="write it as 2x1100")
     return PsuPlan(int(match[1] or 1), int(match[2]))
 

@@ -8,9 +8,8 @@ from gpucheck.entries import Size, SlotRow, citations
 from gpucheck.findings import Citation
 from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed, owner_told
 from gpucheck.fit.report import Condition, Item, Question
-from gpucheck.fit.request import ROUNDING_MM, Order, Wanted
+from gpucheck.fit.request import HEIGHT_ROUNDING_MM, ROUNDING_MM, Order, Wanted
 from gpucheck.fit.slots import (
-    CEM_FULL_HEIGHT_MM,
     CEM_FULL_LENGTH_MM,
     SLOT_WATTS,
     Remark,
@@ -20,7 +19,9 @@ from gpucheck.fit.slots import (
     height_of,
     merged,
     named_slots,
+    of_standard_height,
     seat,
+    slots_named,
     vendor_read,
 )
 from gpucheck.text import plural, say
@@ -85,8 +86,8 @@ def _reasons(case: Case) -> Iterator[Ruling]:
         yield _refused(case, "socket", remarks)
     of_fitted = {slot for place in case.placement.seats if place.fitted for slot in place.covers}
     if by_fitted := sorted(of_fitted | case.build.kept, key=_natural):
-        one, many = "A card that is in it takes slot {slots}.", "The cards that are in it take the slots {slots}."
-        text = say(plural(len(by_fitted), one, many), slots=listed(by_fitted))
+        one, many = "A card that is in it takes {slots}.", "The cards that are in it take {slots}."
+        text = say(plural(len(by_fitted), one, many), slots=slots_named(by_fitted))
         yield Ruling(check_of("slot", "fail", text, _SEEN))
     for topic, remarks in refusals.items():
         yield _refused(case, topic, remarks)
@@ -140,11 +141,11 @@ def _displaced(case: Case) -> Iterator[Ruling]:
     """What stands in the way now, as a probe found it."""
     slots = sorted({slot for place in case.placement.seats for slot in place.displaces})
     if slots:
-        text = say("Something stands in slot {slots} now: it must be taken out or moved.", slots=listed(slots))
+        text = say("Something stands in {slots} now: it must be taken out or moved.", slots=slots_named(slots))
         held = Condition(
             text=say(
-                "what stands in slot {slots} now can be taken out or moved; what stays in is not in the sum of watts",
-                slots=listed(slots),
+                "what stands in {slots} now can be taken out or moved; what stays in is not in the sum of watts",
+                slots=slots_named(slots),
             )
         )
         yield Ruling(check_of("slot", "change", text), conditions=(held,))
@@ -194,7 +195,7 @@ def _unknown_remarks(case: Case) -> Iterator[Ruling]:
                 check_of(_ESSENTIAL_WORDS[topic], "unknown", text, _rests_on(case, remarks)),
                 essential=True,
                 conditions=(Condition(text=_WHAT_MUST_HOLD[topic]),),
-                questions=(_measure(topic, wanted, listed(dict.fromkeys(row.id for row in rows))),),
+                questions=(_measure(topic, wanted, rows),),
             )
 
 
@@ -205,7 +206,7 @@ def _told(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]) -> 
         return known, "{what} But a source has this card in this model."
     if known := room_shown(case, wanted, topic, rows):
         return known, "{what} But a source has a card as large in this model."
-    if _limit_speaks(topic, wanted) and (known := admitted(case, wanted, slots)):
+    if known := room_in_limit(case, wanted, topic, slots):
         return known, "{what} But the vendor's limit admits such cards there."
     if topic == "socket" and (known := owner_told(case, wanted, slots)):
         return known, "{what} But the vendor names it for so many CPUs."
@@ -220,7 +221,7 @@ def room_shown(case: Case, wanted: Wanted, topic: Topic, rows: Sequence[SlotRow]
     need = _extent(wanted.size, topic)
     if need is None:
         return ()
-    rounding = ROUNDING_MM if topic == "length" else 0
+    rounding = {"length": ROUNDING_MM, "height": HEIGHT_ROUNDING_MM}.get(topic, 0)
     count = len(rows) + sum(place.fitted for place in case.placement.seats)
     for report in case.server.gpu.reports:
         if not report.works or report.count < count:
@@ -237,6 +238,11 @@ def _mechanics(row: SlotRow) -> tuple[object, ...]:
     return (row.connector, row.height, row.length, row.max_wide, row.riser)
 
 
+def room_in_limit(case: Case, wanted: Wanted, topic: Topic, slots: frozenset[str]) -> tuple[Citation, ...]:
+    """A vendor's limit that shows what is not known of a card in these slots."""
+    return admitted(case, wanted, slots, room=topic != "slot-watts") if _limit_speaks(topic, wanted) else ()
+
+
 def _limit_speaks(topic: Topic, wanted: Wanted) -> bool:
     """A vendor's limit speaks of standard cards: it admits none that is larger, or whose size is not known."""
     if topic == "length":
@@ -244,7 +250,7 @@ def _limit_speaks(topic: Topic, wanted: Wanted) -> bool:
         return length is not None and length <= CEM_FULL_LENGTH_MM
     if topic == "height":
         height = height_of(wanted.size)
-        return height is not None and height <= CEM_FULL_HEIGHT_MM
+        return height is not None and of_standard_height(height)
     return topic in ("slot", "connector", "width", "slot-watts")
 
 
@@ -266,45 +272,67 @@ _WHAT_MUST_HOLD: dict[Topic, str] = {
 
 _HOW_TO_MEASURE: dict[Topic, tuple[str, str]] = {
     "length": (
-        "How long is the {card}, and how long is the room at slot {slot}?",
+        "Is there room for a card of {length:g} mm behind {slots}?",
+        "Measure from the slot's bracket to the first obstacle, with room for the plug and its bend.",
+    ),
+    "height": (
+        "Is there room for a card of {height:g} mm and its power plug above {slots}?",
+        "Measure from the bottom of the slot's connector to the closed lid.",
+    ),
+    "width": ("Is there room for a card of {wide} slot widths at {slots}?", "Look at what stands beside the slot."),
+    "connector": (
+        "Does a card with an x{lanes} connector go into {slots}?",
+        "Photograph the slot: an x16 connector is 89 mm long; a shorter one must be open at its end.",
+    ),
+    "socket": (
+        "Is the CPU fitted that owns {slots}?",
+        "Look for the print beside the slot or in the manual; on a running machine: gpucheck probe names the socket.",
+    ),
+    "slot-watts": ("May a card draw {watts} W from {slots}?", "Look up the slot's power limit in the server's manual."),
+    "slot": ("Does a GPU go into {slots}?", "Look in the server's manual."),
+}
+
+_HOW_TO_COMPARE: dict[Topic, tuple[str, str]] = {
+    "length": (
+        "How long is the {card}, and how long is the room behind {slots}?",
         "Measure the card from the bracket to its end, and the machine from the slot's bracket to the first "
         "obstacle, with room for the plug and its bend.",
     ),
     "height": (
-        "How high is the {card}, and how much room is above slot {slot}?",
+        "How high is the {card}, and how much room is above {slots}?",
         "Measure from the bottom of the slot's connector to the closed lid, and the card with its power plug.",
     ),
     "width": (
-        "How many slots wide is the {card}, and how many are free beside slot {slot}?",
+        "How many slots wide is the {card}, and how many are free at {slots}?",
         "Count the bracket's slot covers and look at what stands beside the slot.",
     ),
     "connector": (
-        "Is the connector of slot {slot} as long as the card's?",
-        "Photograph the slot: an x16 connector is 89 mm long.",
+        "Is the connector of {slots} as long as that of the {card}?",
+        "Photograph both: an x16 connector is 89 mm long.",
     ),
-    "socket": (
-        "Which CPU does slot {slot} belong to?",
-        "Look for the print beside the slot or in the manual; on a running machine: gpucheck probe names the socket.",
-    ),
-    "slot-watts": (
-        "May a card draw {watts} W from slot {slot}?",
-        "Look up the slot's power limit in the server's manual.",
-    ),
-    "slot": ("Does slot {slot} take a GPU?", "Look in the server's manual."),
 }
+"""The same where the card's own measure is not known either."""
 
 
-def _measure(topic: Topic, wanted: Wanted, slot: str) -> Question:
+def _measure(topic: Topic, wanted: Wanted, rows: Sequence[SlotRow]) -> Question:
     plugged = wanted.power is None or wanted.aux is None or bool(wanted.aux.plugs)
-    watts = SLOT_WATTS if plugged or wanted.power is None else wanted.power.watts
-    fields = {"card": wanted.name, "slot": slot, "watts": watts}
-    ask, how = _HOW_TO_MEASURE[topic]
-    return Question(
-        ask=say(ask, **fields),
-        how=say(how, **fields),
-        if_yes="It fits if the numbers do.",
-        if_no="It does not fit.",
-    )
+    own: dict[Topic, object] = {
+        "length": wanted.size.length_mm,
+        "height": height_of(wanted.size),
+        "width": wanted.slots_wide,
+        "connector": wanted.bus,
+    }
+    ask, how = (_HOW_TO_COMPARE if own.get(topic, True) is None else _HOW_TO_MEASURE)[topic]
+    fields = {
+        "card": wanted.name,
+        "slots": slots_named(row.id for row in rows),
+        "watts": SLOT_WATTS if plugged or wanted.power is None else wanted.power.watts,
+        "length": wanted.size.length_mm,
+        "height": height_of(wanted.size),
+        "wide": wanted.slots_wide,
+        "lanes": wanted.bus.connector if wanted.bus is not None else None,
+    }
+    return Question(ask=say(ask, **fields), how=how, if_yes="That is no obstacle.", if_no="That is in the way.")
 
 
 def sockets(case: Case) -> Iterator[Ruling]:

@@ -156,7 +156,6 @@ def _name(advice: Advice, gpu: str) -> str:
 
 
 def _line(item: Item) -> str:
-    if not item.part_numbers:
-        return say("- {count} × {item}", count=item.quantity, item=item.item)
-    parts = ", ".join(item.part_numbers)
-    return say("- {count} × {item} (part number {parts})", count=item.quantity, item=item.item, parts=parts)
+    parts = item.other_numbers
+    template = "- {count} × {item} (part number {parts})" if parts else "- {count} × {item}"
+    return say(template, count=item.quantity, item=item.item, parts=parts)

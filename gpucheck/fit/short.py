@@ -34,10 +34,18 @@ def in_short(plan: Plan) -> str:
     needed = ", ".join(_needed(plan))
     unknown = [r.check.topic for r in plan.rulings if r.essential and r.check.outcome == "unknown"]
     if not unknown:
-        return needed or say("nothing")
+        return needed or _unconfirmed(plan)
     if not needed:
         return say("not known: {topics}", topics=_in_words(unknown))
     return say("{needed}; not known: {topics}", needed=needed, topics=_in_words(unknown))
+
+
+def _unconfirmed(plan: Plan) -> str:
+    """What is left where nothing is to be ordered."""
+    count = len({condition.text for ruling in plan.rulings for condition in ruling.conditions})
+    if not count:
+        return say("nothing")
+    return say(plural(count, "nothing, if one condition holds", "nothing, if {count} conditions hold"), count=count)
 
 
 def _in_words(topics: list[str]) -> str:

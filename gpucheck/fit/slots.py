@@ -14,8 +14,8 @@ from typing import Literal
 
 from gpucheck.entries import GpuLimit, Server, Size, SlotRow, Sourced, citations
 from gpucheck.findings import Citation, Outcome
-from gpucheck.fit.request import ROUNDING_MM, Order, Wanted
-from gpucheck.text import say
+from gpucheck.fit.request import HEIGHT_ROUNDING_MM, ROUNDING_MM, Order, Wanted
+from gpucheck.text import plural, say
 
 CEM_FULL_HEIGHT_MM = 111.15
 CEM_LOW_HEIGHT_MM = 68.9
@@ -33,7 +33,7 @@ Topic = Literal["slot", "socket", "connector", "width", "height", "length", "slo
 class Remark:
     """One thing about a card in a slot that is not simply all right.
 
-    ``template`` is a whole sentence that reads well with one slot or several for ``{slot}``.
+    ``template`` is a whole sentence that reads well with ``slot 4`` and with ``slots 4, 5`` for ``{slots}``.
     """
 
     topic: Topic
@@ -48,7 +48,7 @@ class Remark:
     @property
     def message(self) -> str:
         """The sentence for this slot."""
-        return say(self.template, slot=self.slot, **dict(self.fields))
+        return say(self.template, slots=slots_named((self.slot,)), **dict(self.fields))
 
     @property
     def of_card(self) -> tuple[Citation, ...]:
@@ -67,7 +67,15 @@ def merged(remarks: Iterable[Remark]) -> tuple[str, ...]:
         slots = groups.setdefault((remark.template, remark.fields), [])
         if remark.slot not in slots:
             slots.append(remark.slot)
-    return tuple(say(template, slot=", ".join(slots), **dict(fields)) for (template, fields), slots in groups.items())
+    return tuple(
+        say(template, slots=slots_named(slots), **dict(fields)) for (template, fields), slots in groups.items()
+    )
+
+
+def slots_named(ids: Iterable[str]) -> str:
+    """``slot 4`` or ``slots 4, 5``: each id once."""
+    once = tuple(dict.fromkeys(ids))
+    return say(plural(len(once), "slot {slots}", "slots {slots}"), slots=", ".join(once))
 
 
 @dataclass(frozen=True)
@@ -200,14 +208,14 @@ def _remarks(wanted: Wanted, row: SlotRow, build: Build, named: Named | None) ->
         yield remark("connector", "fail", template, card=wanted.name)
         return
     if named is not None and named.only and row.id not in named.slots:
-        template = "The vendor names slots {named} for the {card}, not slot {slot}."
+        template = "The vendor names slots {named} for the {card}, not {slots}."
         yield remark("slot", "fail", template, named.src, card=wanted.name, named=", ".join(named.slots))
     if not row.gpu:
-        yield remark("slot", "fail", "No GPU goes into slot {slot}.", row.src_of("gpu"))
+        yield remark("slot", "fail", "No GPU goes into {slots}.", row.src_of("gpu"))
     if row.socket is None and not build.full:
-        yield remark("socket", "unknown", "Not known: which CPU owns slot {slot}.")
+        yield remark("socket", "unknown", "Not known: which CPU owns {slots}.")
     elif row.socket is not None and row.socket > build.cpus:
-        yield remark("socket", "fail", "CPU {cpu}, which is not there, owns slot {slot}.", row.src, cpu=row.socket)
+        yield remark("socket", "fail", "CPU {cpu}, which is not there, owns {slots}.", row.src, cpu=row.socket)
     for judge in (_connector, _width, _height, _length, _slot_watts):
         yield from judge(wanted, row, remark)
 
@@ -224,9 +232,9 @@ def _connector(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
         return
     if have is None:
         if row.lanes is None or row.lanes < need:
-            yield remark("connector", "unknown", "Not known: whether an x{need} card goes into slot {slot}.", need=need)
+            yield remark("connector", "unknown", "Not known: whether an x{need} card goes into {slots}.", need=need)
     elif have < need:
-        template = "The {card} needs an x{need} connector; x{have} in slot {slot}."
+        template = "The {card} needs an x{need} connector; x{have} in {slots}."
         yield remark("connector", "fail", template, row.src, card=wanted.name, need=need, have=have)
 
 
@@ -236,9 +244,9 @@ def _width(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
         yield remark("width", "unknown", "Not known: how many slots wide the {card} is.", card=wanted.name)
     elif row.max_wide is None:
         if wide > 1:
-            yield remark("width", "unknown", "Not known: room for {wide} slot widths at slot {slot}.", wide=wide)
+            yield remark("width", "unknown", "Not known: room for {wide} slot widths at {slots}.", wide=wide)
     elif wide > row.max_wide:
-        template = "The {card} is {wide} slots wide; slot {slot} has room for a width of {most}."
+        template = "The {card} is {wide} slots wide; room for a width of {most} at {slots}."
         src = row.src_of("max_wide")
         yield remark("width", "fail", template, src, card=wanted.name, wide=wide, most=row.max_wide)
 
@@ -249,26 +257,31 @@ def height_of(size: Size) -> float | None:
     return size.height_mm if size.height_mm is not None else nominal
 
 
+def of_standard_height(height: float) -> bool:
+    """Whether a card is no higher than a full-height one of the CEM, as lists round it."""
+    return height <= CEM_FULL_HEIGHT_MM + HEIGHT_ROUNDING_MM
+
+
 def _height(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     height, room = height_of(wanted.size), row.clearance_height_mm
     if height is None:
         yield remark("height", "unknown", "Not known: the height of the {card}.", card=wanted.name)
     elif row.height == "low":
-        if height > CEM_LOW_HEIGHT_MM:
-            template = "The {card} is not low-profile, as it must be in slot {slot}."
+        if height > CEM_LOW_HEIGHT_MM + HEIGHT_ROUNDING_MM:
+            template = "The {card} is not low-profile, as it must be in {slots}."
             yield remark("height", "fail", template, row.src_of("height"), card=wanted.name)
     elif room is not None:
         if height > room:
-            template = "The {card} is {height:g} mm high; room for {room:g} mm above slot {slot}."
+            template = "The {card} is {height:g} mm high; room for {room:g} mm above {slots}."
             yield remark("height", "fail", template, row.src_of("height"), card=wanted.name, height=height, room=room)
-    elif height > CEM_FULL_HEIGHT_MM:
+    elif not of_standard_height(height):
         template = (
             "The {card} is {height:g} mm high, more than a standard card ({cem:g} mm). Not known: the room above "
-            "slot {slot}."
+            "{slots}."
         )
         yield remark("height", "unknown", template, card=wanted.name, height=height, cem=CEM_FULL_HEIGHT_MM)
-    elif row.height is None and height > CEM_LOW_HEIGHT_MM:
-        yield remark("height", "unknown", "Not known: room for a full-height card in slot {slot}.")
+    elif row.height is None and height > CEM_LOW_HEIGHT_MM + HEIGHT_ROUNDING_MM:
+        yield remark("height", "unknown", "Not known: room for a full-height card in {slots}.")
 
 
 def _length(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
@@ -277,20 +290,20 @@ def _length(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
         yield remark("length", "unknown", "Not known: the length of the {card}.", card=wanted.name)
     elif room is not None:
         if length > room:
-            template = "The {card} is {length:g} mm long; room for {room:g} mm behind slot {slot}."
+            template = "The {card} is {length:g} mm long; room for {room:g} mm behind {slots}."
             yield remark("length", "fail", template, row.src_of("length"), card=wanted.name, length=length, room=room)
     elif row.length == "half":
         if length > CEM_HALF_LENGTH_MM + ROUNDING_MM:
-            template = "The {card} is {length:g} mm long; room for a half-length card in slot {slot}."
+            template = "The {card} is {length:g} mm long; room for a half-length card in {slots}."
             yield remark("length", "fail", template, row.src_of("length"), card=wanted.name, length=length)
     elif length > CEM_FULL_LENGTH_MM:
         template = (
             "The {card} is {length:g} mm long, more than a standard card ({cem:g} mm). Not known: the room behind "
-            "slot {slot}."
+            "{slots}."
         )
         yield remark("length", "unknown", template, card=wanted.name, length=length, cem=CEM_FULL_LENGTH_MM)
     elif row.length is None and length > CEM_HALF_LENGTH_MM + ROUNDING_MM:
-        template = "Not known: room for a card of {length:g} mm in slot {slot}."
+        template = "Not known: room for a card of {length:g} mm in {slots}."
         yield remark("length", "unknown", template, length=length)
 
 
@@ -300,7 +313,7 @@ def _slot_watts(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
         return
     if wanted.aux.plugs:
         if row.watts is not None and row.watts < SLOT_WATTS:
-            template = "A card with a power plug may draw {most} W from its slot; {have} W from slot {slot}."
+            template = "A card with a power plug may draw {most} W from its slot; {have} W from {slots}."
             yield remark("slot-watts", "unknown", template, row.src_of("watts"), most=SLOT_WATTS, have=row.watts)
         return
     if wanted.power is None:
@@ -308,10 +321,10 @@ def _slot_watts(wanted: Wanted, row: SlotRow, remark: Make) -> Iterator[Remark]:
     need = wanted.power.watts
     if row.watts is None:
         if need > LEAST_SLOT_WATTS:
-            template = "The {card} draws {need} W from its slot alone. Not known: what slot {slot} gives."
+            template = "The {card} draws {need} W from its slot alone. Not known: the watts of {slots}."
             yield remark("slot-watts", "unknown", template, card=wanted.name, need=need)
     elif need > row.watts:
-        template = "The {card} draws {need} W from its slot alone; {have} W from slot {slot}."
+        template = "The {card} draws {need} W from its slot alone; {have} W from {slots}."
         yield remark("slot-watts", "fail", template, row.src_of("watts"), card=wanted.name, need=need, have=row.watts)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import GpuLimit, GpuNeed, citations
 from gpucheck.findings import Citation, Outcome
-from gpucheck.fit.case import Case, Ruling, binds, check_of, needs_that_apply
+from gpucheck.fit.case import Case, Ruling, binds, check_of, means, needs_that_apply
 from gpucheck.fit.report import Condition, Item
-from gpucheck.fit.request import Order
+from gpucheck.fit.request import Order, Wanted
 from gpucheck.fit.slots import applies
 from gpucheck.text import plural, say
 
@@ -19,8 +19,11 @@ def support(case: Case) -> Iterator[Ruling]:
     if gpu.official == "none":
         yield _statement(case, gpu.official_note or "The vendor supports no GPU in this model.", gpu.official_src)
     elif gpu.official_note is not None:
-        said = Condition(text=gpu.official_note, sources=case.cite(gpu.official_src))
-        yield Ruling(check_of("support", "unknown", said.text, said.sources), conditions=(said,))
+        sources = case.cite(gpu.official_src)
+        said = Condition(text=say("what the vendor says is kept: {what}", what=gpu.official_note), sources=sources)
+        # A note that the vendor's word was not read is no condition.
+        held = (said,) if gpu.official == "supported" else ()
+        yield Ruling(check_of("support", "unknown", gpu.official_note, sources), conditions=held)
     for limit in gpu.limits:
         meant = [order for order in case.request.orders if applies(limit, order.wanted, case.build)]
         if meant:
@@ -59,7 +62,7 @@ def _report(case: Case, order: Order, works: bool, note: str | None, count: int,
     )
     text = say(template, count=count, card=order.wanted.name, note=note or "").strip()
     sources = case.cite(src)
-    held = () if works else (Condition(text=text, sources=sources),)
+    held = () if works else (_in_spite(text, sources),)
     return Ruling(check_of("reports", "pass" if works else "unknown", text, sources), conditions=held)
 
 
@@ -67,8 +70,12 @@ def _statement(case: Case, text: str, src: tuple[str, ...], of_card: tuple[Citat
     sources = case.cite(src)
     if binds(sources):
         return Ruling(check_of("support", "fail", text, sources, of_card))
-    held = (Condition(text=text, sources=sources),)
-    return Ruling(check_of("support", "unknown", text, sources, of_card), conditions=held)
+    return Ruling(check_of("support", "unknown", text, sources, of_card), conditions=(_in_spite(text, sources),))
+
+
+def _in_spite(text: str, sources: tuple[Citation, ...]) -> Condition:
+    """What must hold where something speaks against the cards that decides nothing."""
+    return Condition(text=say("it works in spite of this: {what}", what=text), sources=sources)
 
 
 def _limit(case: Case, meant: Sequence[Order], limit: GpuLimit) -> Iterator[Ruling]:
@@ -99,10 +106,23 @@ def _limit(case: Case, meant: Sequence[Order], limit: GpuLimit) -> Iterator[Ruli
         template = plural(
             limit.max, "Within the vendor's limit of one such card.", "Within the vendor's limit of {most} such cards."
         )
-        yield Ruling(check_of("support", "pass", say(template, most=limit.max), sources))
+        yield Ruling(
+            check_of("support", "pass", say(template, most=limit.max), sources),
+            conditions=tuple(_reading(o.wanted, limit, sources) for o in meant if means(case, o.wanted, limit)),
+        )
     if limit.note is not None and len(case.request.orders) > 1:
         held = Condition(text=limit.note, sources=sources)
         yield Ruling(check_of("support", "unknown", limit.note, sources), conditions=(held,))
+
+
+def _reading(wanted: Wanted, limit: GpuLimit, sources: tuple[Citation, ...]) -> Condition:
+    """A limit is read as meaning this card, and does not say so."""
+    template = plural(
+        limit.max,
+        "the vendor's limit of one card of this width means the {card}: it names neither cards nor watts",
+        "the vendor's limit of {most} cards of this width means the {card}: it names neither cards nor watts",
+    )
+    return Condition(text=say(template, most=limit.max, card=wanted.name), sources=sources)
 
 
 def needs(case: Case) -> Iterator[Ruling]:
@@ -135,7 +155,7 @@ def needs(case: Case) -> Iterator[Ruling]:
                 yield Ruling(check_of("cooling", "pass", need.item, sources))
             else:
                 text = say("Inlet air of {ambient} °C is above the limit: {item}.", ambient=ambient, item=need.item)
-                held = (Condition(text=text, sources=sources),)
+                held = (_in_spite(text, sources),)
                 yield Ruling(check_of("cooling", "fail" if binding else "unknown", text, sources), conditions=held)
         elif need.psu_watts_min is not None:
             psus = case.request.psus

@@ -141,7 +141,7 @@ def _unknown_feed(case: Case, order: Order, feed: plugs.Feed, card_sources: tupl
         "aux-unknown": say("Which power plug the {card} has is not known.", card=wanted.name),
         "kind-unknown": say("The {card} has {plugs}.", card=wanted.name, plugs=words),
         "server-unknown": say(
-            "The {card} takes {plugs}; which GPU power sockets a {model} has is not known.",
+            "The {card} takes {plugs}; which GPU power sockets the {model} has is not known.",
             card=wanted.name,
             plugs=words,
             model=case.server.model,
@@ -528,7 +528,7 @@ def _ask_supplies(case: Case, load: Bounds, plan: PsuPlan) -> Question:
         ask=say("Are at least {count} power supplies of {watts} W or more in it?", count=plan.count, watts=plan.watts),
         how="Photograph the label on the back of each power supply.",
         if_yes="The power supplies are there.",
-        if_no=say("Suppose that {count} × {watts} W are in it.", count=less.count, watts=less.watts),
+        if_no=say("Suppose that it has {count} × {watts} W.", count=less.count, watts=less.watts),
         yes=Answer(option=f"--psu {plan.count}x{plan.watts}"),
         no=Answer(option=f"--psu {less.count}x{less.watts}"),
     )

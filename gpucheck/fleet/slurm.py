@@ -14,7 +14,7 @@ from gpucheck.text import clean, say, shorten
 
 FREE = frozenset(("idle", "mixed"))
 """States in which a job may start now. ``sinfo`` appends marks to them: see :func:`nodes`."""
-IMMEDIATE_SECONDS = 20
+IMMEDIATE_SECONDS = 10
 """How long a job may wait for its node; Slurm's scheduler looks at it every few seconds."""
 _PLANNED = "-"
 """Planned for a larger job: a short one may still run before it."""

@@ -34,37 +34,10 @@ from typing import Any, Literal, TypeGuard
 
 from gpucheck.facts import SPEED_GTS, Gap, GapReason, Link, Nvml, NvmlGpu, Parts, pci_address
 from gpucheck.host import Host, NvmlAnswers, end_group
+from gpucheck.nvml_codes import GPU_IS_LOST, LIBRARY_NOT_FOUND, NOT_FOUND, NOT_SUPPORTED, meaning
 from gpucheck.text import clean, say
 
-NOT_SUPPORTED, NOT_FOUND, LIBRARY_NOT_FOUND, GPU_IS_LOST = 3, 6, 12, 15
 MIG_MODE = "nvmlDeviceGetMigMode"
-
-MEANINGS = {
-    1: "NVML was not started",
-    2: "the arguments were refused",
-    3: "not supported by this card or driver",
-    4: "this user may not ask that",
-    6: "not found",
-    8: "the card's auxiliary power is not connected",
-    9: "the NVIDIA kernel driver is not loaded",
-    10: "the driver did not answer NVML in time",
-    11: "the card's interrupts do not arrive",
-    12: "the library libnvidia-ml.so.1 is not installed",
-    13: "the installed driver does not have this function",
-    14: "the card's infoROM is corrupt",
-    15: "the card is lost: it fell off the bus or cannot be reached",
-    16: "the card needs a reset",
-    17: "the operating system blocks the NVIDIA device files (cgroup)",
-    18: "kernel module and user library have different versions",
-    19: "the card is in use",
-    20: "memory ran out",
-    25: "driver and library disagree about a structure",
-    27: "the card is not ready yet",
-    28: "the driver drives no card",
-    29: "the card is in the wrong state for that",
-    999: "unknown error; the kernel log may tell more",
-}
-"""nvmlReturn_t in our words."""
 
 _FACTS = {
     "nvmlDeviceGetPciInfo": "address",
@@ -142,11 +115,6 @@ _REPLACED = "\ufffd"
 def clock_reasons(bits: int) -> tuple[str, ...]:
     """Names of NVML's clocks event reasons; a bit without a name stands for itself."""
     return tuple(_CLOCK_REASONS.get(1 << n, hex(1 << n)) for n in range(64) if bits >> n & 1)
-
-
-def meaning(code: int) -> str:
-    """What a return code says, as the end of a sentence."""
-    return MEANINGS.get(code, "an error that gpucheck has no words for")
 
 
 # --- asking -----------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.facts import Parts
-from gpucheck.readers.nvml import GPU_IS_LOST, Answered, Child, parse
+from gpucheck.nvml_codes import GPU_IS_LOST
+from gpucheck.readers.nvml import Answered, Child, parse
 
 _HUNG_SECONDS = 10.0
 """A round that takes this long hangs."""

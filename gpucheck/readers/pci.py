@@ -45,7 +45,6 @@ DRIVERS = "/sys/bus/pci/drivers"
 SLOTS = "/sys/bus/pci/slots"
 CONFIG_BYTES = 64
 """The standard header: all of configuration space that the kernel shows without root."""
-MOST_TILES = 16
 
 # Flags in the third column of ``resource`` (linux/ioport.h).
 _IO = 0x100
@@ -430,16 +429,11 @@ class _Bus:
             return None
 
     def report(self, folder: str) -> DriverReport:
-        tiles = 0
-        while tiles < MOST_TILES and self.host.exists(f"{folder}/tile{tiles}"):
-            tiles += 1
         return DriverReport(
             product_name=self.line(f"{folder}/product_name"),
             vram_bytes=self.optional_number(folder, "mem_info_vram_total") or None,
-            vram_used_bytes=self.optional_number(folder, "mem_info_vram_used"),
             busy_percent=self.optional_number(folder, "gpu_busy_percent"),
             power_cap_watts=self.power_cap(f"{folder}/hwmon"),
-            tiles=tiles or None,
         )
 
     def power_cap(self, folder: str) -> float | None:

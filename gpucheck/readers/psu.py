@@ -82,6 +82,7 @@ def read_state(host: Host, *, timeout: float = 30.0) -> Parts:
         psus=found.psus,
         power=None if power == Power() else power,
         bmc_events=from_ipmi_sel(printed[EVENTS]) if EVENTS in printed else None,
+        gaps=found.gaps,
     )
 
 
@@ -185,8 +186,10 @@ def from_ipmi_sdr(text: str) -> Parts:
 
     A reading above 0 W is the draw of a unit that is present and has mains, never its rating. Of the
     states only those that are written out count; the compact form's ``0x01`` depends on the sensor.
+    A failure beside a reading of 0 W is a gap: HP's BMCs say that of a unit that only lacks mains, too.
     """
     units: dict[int, Psu] = {}
+    gaps: list[Gap] = []
     power: Power | None = None
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -202,20 +205,31 @@ def from_ipmi_sdr(text: str) -> Parts:
         if named is None and entity is None:
             continue
         number = int(named["number"] if named is not None else entity[1] if entity is not None else 0)
-        units[number] = _with_states(units.get(number) or Psu(location=f"Power Supply {number}"), cells, states)
-    return Parts(psus=tuple(units[number] for number in sorted(units)) or None, power=power)
+        unit = units.get(number) or Psu(location=f"Power Supply {number}")
+        units[number] = _with_states(unit, cells, states)
+        if "failure detected" in states and _gives(cells) == 0:
+            how = say("{unit} gives 0 W and is called failed: look at its cord, then at its lamp.", unit=unit.location)
+            gaps.append(Gap(fact=f"psus.{unit.location}.failed", reason="contradiction", how=how))
+    return Parts(psus=tuple(units[number] for number in sorted(units)) or None, power=power, gaps=tuple(gaps))
+
+
+def _gives(cells: Sequence[str]) -> float | None:
+    """Watts that a unit gives just now; None where its sensor has no reading of them."""
+    read = (re.match(r"(\d+(?:\.\d+)?) Watts\b", cell) for cell in cells)
+    return next((float(found[1]) for found in read if found), None)
 
 
 def _with_states(unit: Psu, cells: Sequence[str], states: Sequence[str]) -> Psu:
     """A unit with what one more of its sensors says."""
     present, plugged, failed = unit.present, unit.plugged, unit.failed
-    if any((found := re.fullmatch(r"(\d+(?:\.\d+)?) Watts", cell)) and float(found[1]) > 0 for cell in cells):
+    gives = _gives(cells)
+    if gives:
         present = plugged = True
     if "presence detected" in states:
         present = True
     if any(state.startswith(("power supply ac lost", "power supply input lost")) for state in states):
         plugged = False
-    if "failure detected" in states:
+    if "failure detected" in states and gives != 0:
         failed = True
     return unit.model_copy(
         update={

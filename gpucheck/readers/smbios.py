@@ -623,7 +623,6 @@ def _facts(records: Iterable[Record], *, whole: bool, problem: str | None, cut: 
         psus=None if cut else psus or None,
         onboard=tuple(map(_onboard, of[41])) or None,
         memory_devices=devices if memory and not cut else None,
-        memory_slots=len(memory) or None,
         memory_bytes=None if None in sizes or cut else sum(filter(None, sizes)) or None,
         gaps=tuple(gaps),
     )

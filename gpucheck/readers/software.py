@@ -13,26 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpucheck.facts import Gap, Package, Parts, Software, TensorFlowBuild
 from gpucheck.host import Host, Python
+from gpucheck.packages import BUILD_INFO, TENSORFLOW
 from gpucheck.readers.gaps import not_read
 
-BUILD_INFO = "tensorflow/python/platform/build_info.py"
 LOADER_CACHE = "/etc/ld.so.cache"
 """Names of all libraries in the folders of the dynamic loader, of whatever distribution."""
-
-TENSORFLOW = (
-    "tensorflow",
-    "tensorflow-gpu",
-    "tensorflow-cpu",
-    "tensorflow-rocm",
-    "tensorflow-intel",
-    "tensorflow-macos",
-    "intel-tensorflow",
-    "nvidia-tensorflow",
-    "tf-nightly",
-    "tf-nightly-gpu",
-    "tf-nightly-cpu",
-)
-"""Packages that bring the module ``tensorflow``."""
 
 _LIBRARIES = ("cublas", "cuda-runtime", "cuda-nvcc", "cudnn", "cufft", "curand", "cusolver", "cusparse", "nccl")
 _WANTED = re.compile(

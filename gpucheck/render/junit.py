@@ -1,181 +1,206 @@
-"""A training as a JUnit file, which CI systems show test by test.
-
-One test per card (and per host), then numerics, scaling, aftermath, and the training as such for what is
-of none of them. A problem is a failure; what could not be shown is an error, so that it is not green; a
-card that was not asked to take part is skipped. Without any GPU one more test, skipped, says so.
-"""
+"""Documents as JUnit XML, for CI systems that show tests: through junitparser."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from gpucheck.render import training
-from gpucheck.text import clean, say
+from gpucheck.text import say
 
 if TYPE_CHECKING:
-    from gpucheck.findings import Finding
+    from gpucheck.checking import CheckReport
+    from gpucheck.findings import Finding, Printed
     from gpucheck.smoke.report import SmokeDevice, SmokeReport
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Letters that XML cannot hold, not even escaped."""
+
+
+def _plain(text: str) -> str:
+    return _NOT_XML.sub("?", text)
+
+
+def _case(kind: str, name: str, *results: Failure | Error | Skipped, note: str | None = None, seconds: float = 0) -> TestCase:
+    made = TestCase(_plain(name), f"gpucheck.{kind}", time=seconds)
+    made.result = list(results)
+    if note is not None:
+        made.system_out = _plain(note)
+    return made
+
+
+def _failure(message: str, kind: str | None, text: str = "") -> Failure:
+    """The machine is at fault."""
+    made = Failure(_plain(message), kind or "gpucheck")
+    made.text = _plain(text or message)
+    return made
+
+
+def _error(message: str, kind: str | None) -> Error:
+    """It could not be checked."""
+    made = Error(_plain(message), kind or "not-checked")
+    made.text = _plain(message)
+    return made
+
+
+def _document(
+    kind: str, report: Printed, cases: Iterable[TestCase], properties: Mapping[str, str] | None = None
+) -> str:
+    suite = TestSuite(f"gpucheck {kind}")
+    suite.timestamp = report.time.partition("+")[0]
+    suite.add_property("headline", _plain(report.headline))
+    suite.add_property("verdict", report.verdict)
+    for name, value in (properties or {}).items():
+        suite.add_property(name, value)
+    for case in cases:
+        suite.add_testcase(case)
+    suite.update_statistics()
+    whole = JUnitXml(f"gpucheck {kind}")
+    whole.add_testsuite(suite)
+    whole.update_statistics()
+    text: bytes = whole.tostring()
+    return text.decode("utf-8") + "\n"
+
+
+def details(finding: Finding) -> str:
+    """Message, evidence and remedy of a finding as plain lines."""
+    lines = [finding.message, *(f"{one.source}: {one.text}" for one in finding.evidence)]
+    lines += [f"{number}. {step}" for number, step in enumerate(finding.remedy, 1)]
+    return "\n".join([*lines, say("gpucheck explain {name}", name=finding.name)])
+
+
+def check(report: CheckReport) -> str:
+    """One test for each question of the policy: failed, or an error where it could not be answered. The tries before
+    the last are tests of their own."""
+    known = [*report.probe.findings, *(report.smoke.findings if report.smoke is not None else ())]
+    told = {(finding.name, finding.subject): details(finding) for finding in known}
+    cases: list[TestCase] = []
+    for number, attempt in enumerate(report.attempts[:-1], 1):
+        name = say("try {number}", number=number)
+        cases.append(_case("check", name, _error(attempt.headline, "not-checked")))
+    for row in report.checks:
+        name = f"{row.topic}: {row.finding} ({row.subject})" if row.topic == "finding" else f"{row.topic}: {row.subject}"
+        text = told.get((row.finding or "", row.subject), "")
+        if row.outcome == "fail":
+            cases.append(_case("check", name, _failure(row.message, row.finding, text)))
+        elif row.outcome == "unknown":
+            cases.append(_case("check", name, _error(row.message, row.finding)))
+        else:
+            cases.append(_case("check", name, note=row.message))
+    return _document("check", report, cases)
+
+
+# --- a training ---------------------------------------------------------------------------------
 
 OF_NUMERICS = ("gradient-mismatch", "output-mismatch", "replica-diverged", "allreduce-mismatch", "shard-mismatch")
 OF_SCALING = ("gpu-slower-than-peers", "network-slow")
 OF_AFTERMATH = ("memory-not-released", "process-left-behind")
 
 
-@dataclass(frozen=True, slots=True)
-class Test:
-    """One test.
-
-    Attributes:
-        name: Unique in its file.
-        outcome: ``error`` for what could not be judged.
-        message: One line, for anything but ``passed``.
-        findings: What it rests on, shown in full.
-        notes: What a test that passed has to say.
-        seconds: None where it has no time of its own.
-    """
-
-    name: str
-    outcome: Literal["passed", "failed", "error", "skipped"]
-    message: str = ""
-    findings: tuple[Finding, ...] = ()
-    notes: str = ""
-    seconds: float | None = None
-
-
 def smoke(report: SmokeReport) -> str:
-    """The whole file."""
+    """One test per card and per host, then numerics, scaling, aftermath, and the training as such for what is of
+    none of them.
+
+    A problem is a failure; what could not be shown is an error, so that it is not green; a card that was not asked
+    to take part is skipped. Without any GPU one more test, skipped, says so. Every finding stands in one test only.
+    """
     properties = {
-        "gpucheck": report.gpucheck,
-        "headline": report.headline,
-        "verdict": report.verdict,
-        "proves_gpu": str(report.proves_gpu).lower(),
-        "strategy": report.strategy,
-        "mode": report.mode,
-    }
-    return written("gpucheck.smoke", tests_of(report), properties, report.time)
+        "proves_gpu": str(report.proves_gpu).lower(), "strategy": report.strategy, "mode": report.mode,
+    }  # fmt: skip
+    return _document("smoke", report, _trained(report), properties)
 
 
-def written(suite: str, tests: Iterable[Test], properties: Mapping[str, str], time: str) -> str:
-    """Tests as a JUnit file."""
-    from io import BytesIO
-
-    from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
-
-    results = {"failed": Failure, "error": Error, "skipped": Skipped}
-    group = TestSuite(suite)
-    group.timestamp = time
-    for name, value in properties.items():
-        group.add_property(name, clean(value))
-    for test in tests:
-        case = TestCase(clean(test.name), suite, test.seconds)
-        if test.outcome in results:
-            result = results[test.outcome](clean(test.message), test.findings[0].name if test.findings else None)
-            result.text = _in_full(test.findings)
-            case.result = result
-        elif notes := "\n".join(filter(None, (clean(test.notes), _in_full(test.findings)))):
-            case.system_out = notes
-        group.add_testcase(case)
-    document = JUnitXml("gpucheck")
-    document.add_testsuite(group)
-    file = BytesIO()
-    document.write(file, pretty=True)
-    return file.getvalue().decode()
-
-
-def _in_full(findings: Iterable[Finding]) -> str:
-    """Findings with evidence and remedy, as the lines of a text."""
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.severity} {finding.code} {finding.name}: {finding.message}")
-        lines += [f"  {line.source}: {line.text}" for line in finding.evidence]
-        lines += [f"  {number}. {step}" for number, step in enumerate(finding.remedy, 1)]
-    return "\n".join(map(_line, lines))
-
-
-def _line(text: str) -> str:
-    """Without what XML cannot hold; the indentation stays."""
-    return text[: len(text) - len(text.lstrip())] + clean(text)
-
-
-def tests_of(report: SmokeReport) -> Iterator[Test]:
-    """Every finding stands in exactly one test."""
+def _trained(report: SmokeReport) -> Iterator[TestCase]:
     left = list(report.findings)
 
-    def take(names: Sequence[str] | None, subjects: Sequence[str | None] | None = None) -> tuple[Finding, ...]:
+    def take(names: Collection[str] | None, subjects: Collection[str] | None = None) -> list[Finding]:
         taken = [
             finding
             for finding in left
             if (names is None or finding.name in names) and (subjects is None or finding.subject in subjects)
         ]
         left[:] = [finding for finding in left if finding not in taken]
-        return tuple(taken)
+        return taken
 
-    aftermath = take(OF_AFTERMATH)
-    scaling = take(OF_SCALING)
+    aftermath, scaling = take(OF_AFTERMATH), take(OF_SCALING)
     for device in report.devices:
-        yield _card(report, device, take(None, [name for name in (device.address, device.device) if name]))
+        yield _card(report, device, take(None, {name for name in (device.address, device.device) if name}))
     for host in report.hosts:
-        outcome = _OUTCOMES[host.verdict]
-        yield Test(f"host {host.host} ({host.rank})", outcome, host.headline, notes=" ".join(host.problems))
-    numerics = take(OF_NUMERICS, ["machine"])
-    yield _numerics(report, numerics)
-    yield _scaling(report, scaling)
-    yield _aftermath(report, aftermath)
+        name = say("host {name} ({rank})", name=host.host, rank=host.rank)
+        problems = "\n".join((host.headline, *host.problems))
+        match host.verdict:
+            case "pass":
+                yield _case("smoke", name, note=problems)
+            case "fail":
+                yield _case("smoke", name, _failure(host.headline, None, problems))
+            case _:
+                yield _case("smoke", name, _error(host.headline, None))
+    yield _numerics(report, take(OF_NUMERICS, {"machine"}))
+    if report.scaling is None:
+        yield _case("smoke", "scaling", _skipped(say("The speed was not measured.")), note=_notes(scaling))
+    else:
+        speed = filter(None, (training.speed(report.scaling), training.pace(report)))
+        yield _judged("scaling", scaling, *speed)
+    if report.seconds is None:
+        yield _case("smoke", "aftermath", _skipped(say("Nothing was started.")), note=_notes(aftermath))
+    else:
+        yield _judged("aftermath", aftermath)
     if (warning := training.no_gpu(report)) is not None:
-        yield Test("gpu", "skipped", warning)
-    yield _training(report, tuple(left))
+        yield _case("smoke", "gpu", _skipped(warning))
+    yield _whole(report, left)
 
 
-_OUTCOMES: Mapping[str, Literal["passed", "failed", "error"]] = {"pass": "passed", "fail": "failed", "not-run": "error"}
+def _judged(name: str, findings: Sequence[Finding], *notes: str, seconds: float = 0) -> TestCase:
+    """Errors are failures, and the other findings notes."""
+    grave = [finding for finding in findings if finding.severity == "error"]
+    results = [_failure(finding.message, finding.name, details(finding)) for finding in grave]
+    note = _notes([finding for finding in findings if finding not in grave], *notes)
+    return _case("smoke", name, *results, note=note, seconds=seconds)
 
 
-def _card(report: SmokeReport, device: SmokeDevice, findings: tuple[Finding, ...]) -> Test:
+def _notes(findings: Iterable[Finding], *notes: str) -> str | None:
+    return "\n".join((*notes, *map(details, findings))) or None
+
+
+def _skipped(message: str) -> Skipped:
+    return Skipped(_plain(message))
+
+
+def _card(report: SmokeReport, device: SmokeDevice, findings: Sequence[Finding]) -> TestCase:
     name = " ".join(filter(None, (device.device, device.address)))
     match training.fate(report, device):
-        case "failed":
-            worst = next((finding.message for finding in findings if finding.severity == "error"), None)
-            return Test(name, "failed", worst or say("It did not do its part."), findings)
+        case "failed" if not any(finding.severity == "error" for finding in findings):
+            elsewhere = [finding.message for finding in training.errors_of(report, device)]
+            message = next(iter(elsewhere), say("It did not do its part."))
+            return _case("smoke", name, _failure(message, None), note=_notes(findings))
         case "unconfirmed":
-            return Test(name, "error", say("NVML could not confirm that it worked."), findings)
+            return _case("smoke", name, _error(say("NVML could not confirm that it worked."), None), note=_notes(findings))
         case "left-out":
-            return Test(name, "skipped", say("It did not take part, or nothing came so far."), findings)
+            message = say("It did not take part, or nothing came so far.")
+            return _case("smoke", name, _skipped(message), note=_notes(findings))
         case _:
             speed = device.examples_per_second
-            notes = say("{speed:,.0f} examples/s alone", speed=speed) if speed is not None else ""
-            return Test(name, "passed", findings=findings, notes=notes)
+            return _judged(name, findings, *(() if speed is None else (say("{n:,.0f} examples/s alone", n=speed),)))
 
 
-def _numerics(report: SmokeReport, findings: tuple[Finding, ...]) -> Test:
+def _numerics(report: SmokeReport, findings: Sequence[Finding]) -> TestCase:
+    """Of a card's own wrong results too, which are told in full with the card."""
     if report.numerics is None and not findings:
-        return Test("numerics", "error", say("The results were not compared."))
-    wrong = any(finding.severity == "error" for finding in report.findings if finding.name in OF_NUMERICS)
-    notes = training.numbers(report.numerics) if report.numerics is not None else ""
-    return Test("numerics", "failed" if wrong else "passed", say("The result is wrong."), findings, notes)
+        return _case("smoke", "numerics", _error(say("The results were not compared."), None))
+    notes = () if report.numerics is None else (training.numbers(report.numerics),)
+    wrong = [item for item in report.findings if item.name in OF_NUMERICS and item.severity == "error"]
+    if wrong and not findings:
+        return _case("smoke", "numerics", _failure(wrong[0].message, wrong[0].name), note=_notes((), *notes))
+    return _judged("numerics", findings, *notes)
 
 
-def _scaling(report: SmokeReport, findings: tuple[Finding, ...]) -> Test:
-    """Slowness is a warning, not a failure: the notes say it."""
-    if report.scaling is None:
-        return Test("scaling", "skipped", say("The speed was not measured."), findings)
-    notes = " ".join(filter(None, (training.speed(report.scaling), training.pace(report))))
-    failed = any(finding.severity == "error" for finding in findings)
-    return Test("scaling", "failed" if failed else "passed", notes, findings, notes)
-
-
-def _aftermath(report: SmokeReport, findings: tuple[Finding, ...]) -> Test:
-    if report.seconds is None:
-        return Test("aftermath", "skipped", say("Nothing was started."), findings)
-    failed = any(finding.severity == "error" for finding in findings)
-    message = say("The training left something behind.")
-    return Test("aftermath", "failed" if failed else "passed", message, findings)
-
-
-def _training(report: SmokeReport, findings: tuple[Finding, ...]) -> Test:
+def _whole(report: SmokeReport, findings: Sequence[Finding]) -> TestCase:
     """What is of no card: a worker that died, a machine without cards, an expectation that was not met."""
-    failed = any(finding.severity == "error" for finding in findings)
-    outcome: Literal["passed", "failed", "error"] = "failed" if failed else "passed"
     if report.verdict == "not-run":
-        outcome = "error"
-    return Test("training", outcome, report.headline, findings, report.headline, report.seconds)
+        first = next((finding.name for finding in findings), None)
+        note = _notes(findings)
+        return _case("smoke", "training", _error(report.headline, first), note=note, seconds=report.seconds or 0)
+    return _judged("training", findings, report.headline, seconds=report.seconds or 0)

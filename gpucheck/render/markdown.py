@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gpucheck.render import training
+from gpucheck.render import closer, training
 from gpucheck.render.gaps import grouped
 from gpucheck.text import say
 
 if TYPE_CHECKING:
+    from gpucheck.checking import CheckReport
     from gpucheck.findings import Change, Finding
     from gpucheck.fit.report import Advice, KnownBuild, Question
     from gpucheck.probing import Probe
@@ -133,7 +134,7 @@ def advice(report: Advice) -> str:
         (say("Checks"), [f"{c.outcome}: {c.topic}: {c.message}" for c in report.checks]),
         (
             say("To order"),
-            [f"{i.quantity} × {i.item} {', '.join(i.part_numbers)} ({i.need})" for i in report.shopping_list],
+            [f"{i.quantity} × {i.item} {i.other_numbers} ({i.need})".replace("  ", " ") for i in report.shopping_list],
         ),
         (say("Only if"), [c.text for c in report.conditions]),
         (say("Known builds of this model"), [_build(build) for build in report.known_builds]),
@@ -199,5 +200,35 @@ def smoke(report: SmokeReport) -> str:
         lines += _table(("rank", "host", "address", "examples/s", "verdict"), hosts)
     if report.network is not None:
         lines += [_plain(training.network(report.network)), ""]
+    if report.isolation:
+        sentence, trials = closer.trials(report)
+        lines += [_plain(sentence), "", *_table(closer.TRIALS, trials)]
+    if sums := closer.sums(report):
+        lines += _table(closer.SUMS, sums)
+    if fills := closer.fills(report):
+        lines += _table(closer.FILLS, fills)
+    if (short := closer.cut_short(report)) is not None:
+        lines += [_plain(short), ""]
+    if report.soak is not None:
+        lines += [_plain(closer.soaked(report.soak)), "", *_table(closer.CURVES, closer.curves(report.soak))]
     lines += [line for finding in report.findings for line in _finding(finding)]
+    return "\n".join(lines).rstrip()
+
+
+def check(report: CheckReport) -> str:
+    """Answer, what to do, one line a question, earlier tries, and the findings that failed it."""
+    lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
+    if report.advice is not None:
+        lines += [_plain(report.advice), ""]
+    rows = [(row.outcome, row.topic, row.subject, row.message) for row in report.checks]
+    lines += _table(("outcome", "topic", "of", "answer"), rows)
+    if len(report.attempts) > 1:
+        lines += [say("Tries:"), ""]
+        lines += [f"{n}. {one.verdict}: {_plain(one.headline)}" for n, one in enumerate(report.attempts, 1)]
+        lines += [""]
+    smoke = report.smoke.findings if report.smoke is not None else ()
+    failed = {(row.finding, row.subject) for row in report.checks if row.outcome == "fail"}
+    for finding in (*report.probe.findings, *smoke):
+        if (finding.name, finding.subject) in failed:
+            lines += _finding(finding)
     return "\n".join(lines).rstrip()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
@@ -15,11 +16,12 @@ from rich.text import Text
 
 from gpucheck.findings import untold
 from gpucheck.power import REDUNDANCIES, usable_watts
-from gpucheck.render import training
+from gpucheck.render import closer, training
 from gpucheck.render.gaps import grouped
-from gpucheck.text import say, shorten
+from gpucheck.text import plural, say, shorten
 
 if TYPE_CHECKING:
+    from gpucheck.checking import CheckReport
     from gpucheck.explain import Explanation
     from gpucheck.facts import Gpu, Link, Machine, Slot
     from gpucheck.findings import Citation, Finding
@@ -43,6 +45,8 @@ _UNKNOWN = "?"
 _LONGEST_BAR, _SHORTEST_BAR = 30, 5
 _WITHOUT_BARS = 62
 """Columns of the table of trained cards without its bars."""
+_NVML_WIDTH = 90
+"""Columns from which what NVML saw of a card fits on one line of a table."""
 
 
 _TRAILING = re.compile(r" +(?=\n)")
@@ -296,14 +300,28 @@ def _finding(out: Console, finding: Finding) -> None:
 
 def advice(report: Advice) -> None:
     """Headline, scenarios, places, checks, what to order, what to ask."""
-    out = console()
+    _advice(report, {})
+
+
+def cited_advice(report: Advice) -> None:
+    """The same with the number of each source, and the list of them."""
+    sources = dict.fromkeys(map(_document, _cited(report)))
+    _advice(report, {source: number for number, source in enumerate(sources, 1)})
+
+
+Numbers = Mapping[tuple[str, str, str], int]
+"""A source to its number in the list at the end; empty where there is none."""
+
+
+def _advice(report: Advice, numbers: Numbers) -> None:
+    out, tag = console(), partial(_tag, numbers)
     _headline(out, report.verdict, report.headline)
     if report.candidates:
         _candidates(out, report)
     if report.scenarios:
         table = _table(say("at most"), say("if it has"))
         for scenario in report.scenarios:
-            _row(table, scenario.max_count, scenario.given)
+            _row(table, scenario.max_count, Text(scenario.given))
         _heading(out, say("How many go in, by how the machine stands"))
         out.print(_in(table, 2))
     if report.claim is not None:
@@ -320,11 +338,11 @@ def advice(report: Advice) -> None:
         if len(report.topology.slots) > 1:
             _matrix(out, report.topology.slots, report.topology.matrix)
             for meaning in report.topology.means:
-                out.print(_in(_hanging("-", f"{meaning.text} {_confidence(meaning.sources)}".strip()), 2))
+                out.print(_in(_hanging("-", f"{meaning.text} {tag(meaning.sources)}".strip()), 2))
     if report.shopping_list:
         _heading(out, say("To order"))
         for item in report.shopping_list:
-            parts = f" ({', '.join(item.part_numbers)})" if item.part_numbers else ""
+            parts = f" ({item.other_numbers})" if item.other_numbers else ""
             fitted = say(" - may be fitted already") if item.need == "maybe-fitted" else ""
             out.print(_in(_hanging(f"{item.quantity} ×", f"{item.item}{parts}{fitted}"), 2))
             if item.note:
@@ -335,10 +353,11 @@ def advice(report: Advice) -> None:
         out.print(_in(Text(install), 2))
     if report.price is not None:
         _price(out, report.price)
-    if report.conditions and report.verdict != "does-not-fit":
-        _heading(out, say("Only if"))
+    if report.conditions:
+        # Of a plan that fails nothing but other versions of the card are left to speak of.
+        _heading(out, say("Other versions") if report.verdict == "does-not-fit" else say("Only if"))
         for condition in report.conditions:
-            out.print(_in(_hanging("-", f"{condition.text} {_confidence(condition.sources)}".strip()), 2))
+            out.print(_in(_hanging("-", f"{condition.text} {tag(condition.sources)}".strip()), 2))
     if report.questions:
         _heading(out, say("Ask the seller"))
         for question in report.questions:
@@ -358,8 +377,8 @@ def advice(report: Advice) -> None:
                 most=alternative.max_count,
             )
             out.print(_in(_hanging("-", text), 2))
-    _known_builds(out, report)
-    _checks(out, report)
+    _known_builds(out, report, tag)
+    _checks(out, report, tag)
     if report.room:
         _heading(out, say("Room for more"))
         for left in report.room:
@@ -372,8 +391,8 @@ def advice(report: Advice) -> None:
     if report.notes and report.placement:
         _heading(out, say("Good to know"))
         for note in report.notes:
-            out.print(_in(_hanging("-", f"{note.text} {_confidence(note.sources)}".strip()), 2))
-    _bibliography(out, report)
+            out.print(_in(_hanging("-", f"{note.text} {tag(note.sources)}".strip()), 2))
+    _bibliography(out, report, numbers)
 
 
 def _price(out: Console, price: Price) -> None:
@@ -392,7 +411,7 @@ def _price(out: Console, price: Price) -> None:
         out.print(_in(Text(say("Without a price: {items}.", items="; ".join(price.unpriced))), 2))
 
 
-def _known_builds(out: Console, report: Advice) -> None:
+def _known_builds(out: Console, report: Advice, tag: Tag) -> None:
     if not report.known_builds:
         return
     _heading(out, say("Known builds of this model"))
@@ -401,24 +420,54 @@ def _known_builds(out: Console, report: Advice) -> None:
         text = say("{count} × {cards}", count=build.count, cards=" + ".join(build.cards))
         if build.note is not None:
             text = say("{build}. {note}", build=text, note=build.note)
-        out.print(_in(_hanging(f"{label:<6}", f"{text} {_confidence(build.sources)}".strip()), 2))
+        out.print(_in(_hanging(f"{label:<6}", f"{text} {tag(build.sources)}".strip()), 2))
 
 
-def _bibliography(out: Console, report: Advice) -> None:
-    """Every document that something above rests on, once."""
-    from gpucheck.entries import CONFIDENCE_ORDER
+def _cited(report: Advice) -> Iterator[Citation]:
+    """The sources of all that is shown, as they come."""
+    shown = (
+        report.topology.means,
+        report.conditions,
+        report.known_builds,
+        report.checks,
+        report.power.terms if report.power is not None else (),
+        report.notes if report.placement else (),
+    )
+    for group in shown:
+        for one in group:
+            yield from one.sources
 
-    groups = [*(c.sources for c in report.checks), *(c.sources for c in report.conditions)]
-    groups += [c.sources for c in report.notes] if report.placement else []
-    groups += [term.sources for term in report.power.terms] if report.power else []
-    groups += [build.sources for build in report.known_builds]
-    groups += [meaning.sources for meaning in report.topology.means]
-    cited = dict.fromkeys(source for group in groups for source in group)
-    if cited:
-        _heading(out, say("Sources"))
-    for source in sorted(cited, key=lambda s: (CONFIDENCE_ORDER[s.confidence], s.title)):
-        where = f", {source.where}" if source.where else ""
-        out.print(_in(_hanging(f"{source.confidence:<13}", f"{source.title}{where}"), 2))
+
+def _document(source: Citation) -> tuple[str, str, str]:
+    """What tells one document from another."""
+    return source.confidence, source.title, source.where or ""
+
+
+Tag = Callable[[Sequence["Citation"]], str]
+
+
+def _tag(numbers: Numbers, sources: Sequence[Citation]) -> str:
+    """How far a statement can be trusted, and where the list of sources has what it rests on."""
+    found = dict.fromkeys(numbers[document] for document in map(_document, sources) if document in numbers)
+    confidence = _confidence(sources)
+    return f"{confidence[:-1]} {', '.join(map(str, sorted(found)))}]" if found else confidence
+
+
+def _bibliography(out: Console, report: Advice, numbers: Numbers) -> None:
+    """Every document that something above rests on, once; or how to see them."""
+    if not numbers:
+        if count := len(dict.fromkeys(map(_document, _cited(report)))):
+            out.print()
+            out.print(Text(say(plural(count, _ONE_SOURCE, _MANY_SOURCES), count=count), style="dim"))
+        return
+    _heading(out, say("Sources"))
+    for (confidence, title, where), number in numbers.items():
+        place = f", {where}" if where else ""
+        out.print(_in(_hanging(f"{number:>2} {confidence:<13}", f"{title}{place}"), 2))
+
+
+_ONE_SOURCE = "This rests on one source: --sources names it."
+_MANY_SOURCES = "This rests on {count} sources: --sources lists them, --json names those of each statement."
 
 
 def _candidates(out: Console, report: Advice) -> None:
@@ -439,13 +488,13 @@ def _candidates(out: Console, report: Advice) -> None:
                 out.print(_in(_hanging(f"{model}:", how), 2))
 
 
-def _checks(out: Console, report: Advice) -> None:
+def _checks(out: Console, report: Advice, tag: Tag) -> None:
     if not report.checks:
         return
     _heading(out, say("Checks"))
     for check in report.checks:
         line = Text.assemble((f"{check.outcome:<7}", _OUTCOME[check.outcome]), f" {check.topic}: {check.message} ")
-        line.append(_confidence(check.sources), style="dim")
+        line.append(tag(check.sources), style="dim")
         grid = Table.grid()
         grid.add_column(overflow="fold")
         grid.add_row(line)
@@ -455,7 +504,7 @@ def _checks(out: Console, report: Advice) -> None:
         for term in report.power.terms:
             high = _UNKNOWN if term.high_watts is None else term.high_watts
             watts = f"{term.low_watts} W" if term.low_watts == term.high_watts else f"{term.low_watts} to {high} W"
-            out.print(_in(_hanging(f"{watts:>14}", f"{term.item} {_confidence(term.sources)}"), 2))
+            out.print(_in(_hanging(f"{watts:>14}", f"{term.item} {tag(term.sources)}"), 2))
         _usable(out, report.power)
 
 
@@ -510,24 +559,56 @@ def smoke(report: SmokeReport) -> None:
         out.print(_in(table, 2))
     if report.network is not None:
         out.print(_in(Text(training.network(report.network)), 2))
+    _closer(out, report)
     for finding in report.findings:
         _finding(out, finding)
+
+
+def _closer(out: Console, report: SmokeReport) -> None:
+    """Trials, sums, memory, and the curves of a soak."""
+    if report.isolation:
+        sentence, trials = closer.trials(report)
+        _heading(out, say("Single devices, pairs and all"))
+        out.print(_in(Text(sentence), 2))
+        _rows(out, closer.TRIALS, trials)
+    if sums := closer.sums(report):
+        _heading(out, say("Sums that are known"))
+        _rows(out, closer.SUMS, sums)
+    if fills := closer.fills(report):
+        _heading(out, say("Memory filled and read back"))
+        _rows(out, closer.FILLS, fills)
+    if (short := closer.cut_short(report)) is not None:
+        out.print(_in(Text(short, style="yellow"), 2))
+    if report.soak is not None:
+        _heading(out, say("Soak"))
+        out.print(_in(Text(closer.soaked(report.soak)), 2))
+        _rows(out, closer.CURVES, closer.curves(report.soak, ascii_only=out.options.ascii_only))
+
+
+def _rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = _table(*columns)
+    for row in rows:
+        _row(table, *row)
+    out.print(_in(table, 2))
 
 
 def _trained(out: Console, report: SmokeReport) -> Table:
     """One line a card, with a bar of its speed alone as far as there is room for bars."""
     fastest = max((device.examples_per_second or 0.0 for device in report.devices), default=0.0)
     columns = min(_LONGEST_BAR, out.width - _WITHOUT_BARS)
-    table = _table("device", "address", "result", "steps", "examples/s", "", whole=("device", "result", "examples/s"))
+    addressed = any(device.address is not None for device in report.devices)
+    roomy = out.width >= _FULL_WIDTH
+    header = ["device", *(["address"] if addressed else []), "result", *(["steps"] if roomy else []), "examples/s", ""]
+    table = _table(*header, whole=("device", "address", "result", "examples/s"))
     for device in report.devices:
         speed = device.examples_per_second
         result = training.fate(report, device)
         _row(
             table,
             device.device or "-",
-            device.address or "-",
+            *([device.address or "-"] if addressed else []),
             Text(training.in_words(result), style=_FATE.get(result, "")),
-            device.replica_steps,
+            *([device.replica_steps] if roomy else []),
             None if speed is None else f"{speed:,.0f}",
             _bar(out, (speed or 0.0) / fastest, columns) if fastest and columns >= _SHORTEST_BAR else "",
         )
@@ -545,10 +626,40 @@ def _seen(out: Console, report: SmokeReport) -> None:
     if not rows:
         return
     _heading(out, say("What NVML saw of them meanwhile"))
+    if out.width < _NVML_WIDTH:
+        for device, cells in rows:
+            values = ", ".join(f"{name} {cell}" for name, cell in zip(training.SEEN, cells, strict=True))
+            out.print(_in(_hanging(device.address or device.device or "-", values), 2))
+        return
     table = _table("address", *training.SEEN)
     for device, cells in rows:
         _row(table, device.address or device.device, *cells)
     out.print(_in(table, 2))
+
+
+# --- check --------------------------------------------------------------------------------------
+
+
+def check(report: CheckReport) -> None:
+    """Headline, what to do, one line a question, earlier tries; then the findings that are errors."""
+    out = console()
+    _headline(out, report.verdict, report.headline)
+    if report.advice is not None:
+        out.print(_in(Text(report.advice), 2))
+    table = _table("", "topic", "of", "")
+    for row in report.checks:
+        _row(table, Text(row.outcome, style=_OUTCOME[row.outcome]), row.topic, row.subject, Text(row.message))
+    _heading(out, say("Asked by {policy}", policy=report.policy_file or say("the command line")))
+    out.print(_in(table, 2))
+    if len(report.attempts) > 1:
+        _heading(out, say("Tries"))
+        for number, attempt in enumerate(report.attempts, 1):
+            out.print(_in(_hanging(f"{number}.", f"{attempt.verdict}: {attempt.headline}"), 2))
+    smoke = report.smoke.findings if report.smoke is not None else ()
+    failed = {(row.finding, row.subject) for row in report.checks if row.outcome == "fail"}
+    for finding in (*report.probe.findings, *smoke):
+        if (finding.name, finding.subject) in failed:
+            _finding(out, finding)
 
 
 # --- explain and catalog ------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from gpucheck.smoke.job import JOIN
 from gpucheck.text import say
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def layout(report: SmokeReport) -> str:
         case _:
             strategy = say("Strategy mirrored: a copy of the net on every device.")
     if report.mode == "infer":
-        return say("{strategy} Forward passes only, so nothing is said of the exchange of gradients.", strategy=strategy)
+        return say(
+            "{strategy} Forward passes only, so nothing is said of the exchange of gradients.", strategy=strategy
+        )
     return strategy
 
 
@@ -128,7 +131,11 @@ def fate(report: SmokeReport, device: SmokeDevice) -> Fate:
 def errors_of(report: SmokeReport, device: SmokeDevice) -> list[Finding]:
     """Errors that name this device."""
     names = {device.address, device.device} - {None}
-    return [finding for finding in report.findings if finding.severity == "error" and finding.subject in names]
+    return [
+        finding
+        for finding in report.findings
+        if finding.severity == "error" and names & {finding.subject, *finding.subject.split(JOIN)}
+    ]
 
 
 def in_words(outcome: Fate) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from gpucheck.facts import NVIDIA_SMI, Gpu, Machine, Nvml, NvmlGpu
 from gpucheck.findings import Evidence
+from gpucheck.nvml_codes import GPU_IS_LOST, MEANINGS, NO_PERMISSION, NOT_SUPPORTED, OPERATING_SYSTEM, RESET_REQUIRED
 from gpucheck.rules._shared import nvidia_on_pci
 from gpucheck.text import say
 
-NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED, OPERATING_SYSTEM = 3, 4, 15, 16, 17
-"""nvmlReturn_t."""
 CLOCK_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """What tells why clocks are held back, by its new name and its old one."""
 HANDLES = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId")
@@ -26,10 +25,8 @@ def nvml_reason(nvml: Nvml) -> str:
         return nvml.message
     if nvml.code is None:
         return nvml.message or say("the library was not found")
-    from gpucheck.readers.nvml import MEANINGS
-
-    meaning = MEANINGS.get(nvml.code) or nvml.message or say("no reason given")
-    return say("error {code}, {meaning}", code=nvml.code, meaning=meaning)
+    reason = MEANINGS.get(nvml.code) or nvml.message or say("no reason given")
+    return say("error {code}, {meaning}", code=nvml.code, meaning=reason)
 
 
 def nvml_evidence(nvml: Nvml) -> tuple[Evidence, ...]:

@@ -39,6 +39,30 @@ def nvidia_on_pci(machine: Machine) -> list[Gpu]:
     return [gpu for gpu in machine.gpus or () if gpu.vendor == "nvidia" and gpu.on_pci]
 
 
+def without_driver(machine: Machine, *others: str) -> list[Gpu]:
+    """NVIDIA cards that certainly have no driver, or one of ``others`` in place of NVIDIA's."""
+    drivers = {None, *others}
+    return [gpu for gpu in nvidia_on_pci(machine) if gpu.driver_read and gpu.driver in drivers and gpu.nvml is None]
+
+
+def healthy_twins(machine: Machine, gpu: Gpu) -> list[Gpu]:
+    """Equal cards that work under the same driver."""
+    return [
+        other
+        for other in nvidia_on_pci(machine)
+        if gpu.pci_id is not None
+        and other.pci_id == gpu.pci_id
+        and other.nvml is not None
+        and other.address != gpu.address
+    ]
+
+
+def module_loaded(machine: Machine) -> bool:
+    """Whether NVIDIA's module is known to be loaded."""
+    driver = machine.driver
+    return driver is not None and ("nvidia" in (driver.loaded_modules or ()) or driver.nvidia_version is not None)
+
+
 def label(gpu: Gpu) -> str:
     """A card as people should see it: name, address and slot, as far as they are known."""
     name = gpu.name or gpu.pci_id

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpucheck.facts import Gpu, Machine, Package
 from gpucheck.findings import Evidence
-from gpucheck.readers.software import BUILD_INFO, TENSORFLOW
+from gpucheck.packages import BUILD_INFO, TENSORFLOW
 
 if TYPE_CHECKING:
     from gpucheck.rules import View

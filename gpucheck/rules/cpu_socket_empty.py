@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.assemble import socket_number
 from gpucheck.facts import CpuSocket, Machine
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.rules import View
+from gpucheck.sockets import socket_number
 from gpucheck.text import plural, say
 
 if TYPE_CHECKING:

@@ -45,10 +45,12 @@ from gpucheck.rules._shared import (
     addresses_in,
     driver_evidence,
     explained,
+    healthy_twins,
     label,
     log_evidence,
     log_lines,
     nvidia_on_pci,
+    without_driver,
 )
 from gpucheck.text import say
 
@@ -64,7 +66,7 @@ def lacks(machine: Machine) -> Iterator[str]:
     """The version, and what the module says; only where a card has no driver."""
     if machine.gpus is None:
         yield "gpus"
-    if any(_refused(gpu) and gpu.driver_read for gpu in nvidia_on_pci(machine)):
+    if without_driver(machine):
         if machine.driver is None or (machine.driver.nvidia_version is None and machine.driver.loaded_modules is None):
             yield "driver.nvidia_version"
         if machine.kernel_log is None:
@@ -76,20 +78,11 @@ def _refused(gpu: Gpu) -> bool:
     return gpu.nvml is None and gpu.driver is None
 
 
-def has_healthy_twin(machine: Machine, gpu: Gpu) -> bool:
-    """Whether an equal card works under the same driver."""
-    return gpu.pci_id is not None and any(
-        other.pci_id == gpu.pci_id and other.nvml is not None
-        for other in nvidia_on_pci(machine)
-        if other.address != gpu.address
-    )
-
-
 def check(machine: Machine, view: View) -> Iterator[Finding]:
     """One finding per card."""
     below = explained(view.found, machine, BELOW_THE_DRIVER)
     for gpu in nvidia_on_pci(machine):
-        if _refused(gpu) and gpu.address not in below and not has_healthy_twin(machine, gpu):
+        if _refused(gpu) and gpu.address not in below and not healthy_twins(machine, gpu):
             yield from _of_card(machine, view, gpu)
     if machine.pci is None or not machine.pci_complete:
         yield from _by_log_alone(machine, view)
@@ -167,14 +160,15 @@ def _dropped(
     confidence: Confidence,
     bound: tuple[Evidence, ...] = (),
 ) -> Finding:
-    message = say(
-        "{card} has no driver: branch {last} is the last that drives it, and {version} is installed.",
-        card=card,
-        last=last,
-        version=version or say("a later one"),
-    )
+    if version is not None:
+        text = "{card} has no driver: branch {last} is the last that drives it, and {version} is installed."
+        step = "Install branch {last} (the latest {last}.x) in place of {version}."
+    else:
+        text = "{card} has no driver: branch {last} is the last that drives it, and a later one is installed."
+        step = "Install branch {last} (the latest {last}.x) in place of the driver that is installed."
+    message = say(text, card=card, last=last, version=version)
     remedy = (
-        say("Install branch {last} (the latest {last}.x) in place of {version}.", last=last, version=version or "it"),
+        say(step, last=last, version=version),
         say("Hold it there, so that an update does not replace it: sudo apt-mark hold, or dnf versionlock."),
         say("If another card in this machine needs a newer branch, the two cannot work together: one must go."),
     )

@@ -41,11 +41,11 @@ from gpucheck.rules._shared import (
     LOOK_FURTHER,
     addresses_in,
     explained,
+    healthy_twins,
     label,
     log_evidence,
     log_lines,
 )
-from gpucheck.rules.driver_dropped_gpu import has_healthy_twin
 from gpucheck.text import say
 
 NEEDS: tuple[str, ...] = ("kernel_log",)
@@ -113,7 +113,7 @@ def _found(machine: Machine, address: str, gpu: Gpu | None, number: int) -> Find
     kind, step = _step(lines, address, number)
     card = label(gpu) if gpu is not None else say("GPU at {address}", address=address)
     works = gpu is not None and gpu.nvml is not None and not gpu.nvml.errors
-    twin = gpu is not None and has_healthy_twin(machine, gpu)
+    twin = gpu is not None and bool(healthy_twins(machine, gpu))
     message, confidence = _message(kind, card, works)
     options = machine.driver.kernel_command_line if machine.driver is not None else None
     option = re.search(r"\S*NVreg_EnableGpuFirmware=0\S*", options or "")

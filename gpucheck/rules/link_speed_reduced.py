@@ -6,7 +6,9 @@ Card and slot can both do a higher rate per lane than the one that was in use wh
 How we know
 Only a card that works is judged: NVIDIA's in its fastest performance state and at least half busy,
 AMD's at least half busy. The rate is compared with the smaller of what card and port advertise.
-Where both the kernel and NVML were asked, both must have seen the lower rate.
+Where both the kernel and NVML were asked, both must have seen the lower rate. Where the port was not
+read nothing is claimed: the maximum that NVML gives is that of card and system together, NVIDIA says,
+but dumps show the card's own. Only where it is lower than what the card advertises is it the slot's.
 
 Why it matters
 Each generation less halves the rate between host and card, as half of the lanes would.
@@ -24,6 +26,7 @@ possible, or likely where two looks agree.
 Sources
 https://github.com/scitix/sichek/pull/49 (an idle link is no fault)
 https://github.com/local-inference-lab/rtx6kpro/pull/88 (links that change all the time; one that stayed slow)
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (maximum of device and system)
 """
 
 from __future__ import annotations
@@ -61,10 +64,14 @@ def _looks(end: End, gpu: Gpu) -> list[tuple[str, float]]:
 
 def _possible(end: End, gpu: Gpu) -> float | None:
     """The highest rate of both ends; None where one of them was not read."""
+    card = end.card.max_speed_gts
     port = end.port.max_speed_gts if end.port is not None else None
-    if port is None and gpu.nvml is not None and end.address == gpu.address:
-        port = gpu.nvml.link.max_speed_gts
-    return None if port is None or end.card.max_speed_gts is None else min(port, end.card.max_speed_gts)
+    together = gpu.nvml.link.max_speed_gts if gpu.nvml is not None and end.address == gpu.address else None
+    if card is None:
+        return None
+    if port is None and together is not None and together < card:
+        return together
+    return None if port is None else min(port, card)
 
 
 def lacks(machine: Machine) -> Iterator[str]:
@@ -74,9 +81,14 @@ def lacks(machine: Machine) -> Iterator[str]:
             continue
         end = end_of(machine, gpu)
         looks, possible = _looks(end, gpu), _possible(end, gpu)
-        if not looks or possible is None or is_virtual(machine):
+        card, works = end.card.max_speed_gts, _works(gpu)
+        if not looks or card is None or is_virtual(machine):
             yield f"gpus.{gpu.address}.link.speed_gts"
-        elif _works(gpu) is None and all(speed < possible for _, speed in looks):
+        elif works is False or any(speed >= (possible or card) for _, speed in looks):
+            continue
+        elif possible is None:
+            yield f"gpus.{gpu.address}.port_link"
+        elif works is None:
             yield f"gpus.{gpu.address}.utilization_percent"
 
 

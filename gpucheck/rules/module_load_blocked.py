@@ -47,12 +47,16 @@ from gpucheck.rules._shared import (
     log_evidence,
     log_lines,
     module_evidence,
-    nvidia_on_pci,
+    module_loaded,
     subject,
+    without_driver,
 )
 from gpucheck.text import plural, say
 
 NEEDS: tuple[str, ...] = ("gpus", "driver")
+
+NOUVEAU = "nouveau"
+"""Takes a card that NVIDIA's module did not get."""
 
 _SIGNATURE = (
     r"(?i:loading of (?:unsigned module|module with un\w+ (?:key|crypto)) is rejected)"
@@ -62,11 +66,6 @@ _OTHER_KERNEL = r"nvidia: (?:version magic |disagrees about version of symbol |U
 _RESCUE = frozenset({"nomodeset", "recovery", "single", "rescue", "emergency"})
 """Words on the kernel command line of an entry that is for repair."""
 _ON_COMMAND_LINE = r"(?:^|\s)((?:module_blacklist|modprobe\.blacklist)=(?:\S*,)?nvidia(?:,\S*)?)(?=\s|$)"
-
-
-def without_driver(machine: Machine) -> list[Gpu]:
-    """NVIDIA cards that certainly have no driver, or nouveau in its place."""
-    return [g for g in nvidia_on_pci(machine) if g.driver_read and g.driver in {None, "nouveau"} and g.nvml is None]
 
 
 def secure_boot(machine: Machine) -> bool | None:
@@ -84,10 +83,9 @@ def secure_boot(machine: Machine) -> bool | None:
 def _waits(machine: Machine) -> Driver | None:
     """The driver where its module is known not to be loaded although a card needs it."""
     driver = machine.driver
-    if driver is None or driver.loaded_modules is None or not without_driver(machine):
+    if driver is None or driver.loaded_modules is None or not without_driver(machine, NOUVEAU):
         return None
-    loaded = "nvidia" in driver.loaded_modules or driver.nvidia_version is not None
-    return None if loaded else driver
+    return None if module_loaded(machine) else driver
 
 
 def lacks(machine: Machine) -> Iterator[str]:
@@ -106,7 +104,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
     """At most one finding, for all cards: a module is refused for all of them."""
     driver = _waits(machine)
     below = explained(view.found, machine, BELOW_THE_DRIVER)
-    cards = [gpu for gpu in without_driver(machine) if gpu.address not in below]
+    cards = [gpu for gpu in without_driver(machine, NOUVEAU) if gpu.address not in below]
     if driver is None or not cards:
         return
     if driver.nvidia_module_installed:

@@ -40,13 +40,16 @@ from gpucheck.rules._shared import (
     addresses_in,
     driver_evidence,
     explained,
+    healthy_twins,
     label,
     labels,
     log_evidence,
     log_lines,
     module_evidence,
+    module_loaded,
     nvidia_on_pci,
     subject,
+    without_driver,
 )
 from gpucheck.text import plural, say
 
@@ -64,22 +67,11 @@ def lacks(machine: Machine) -> Iterator[str]:
         if not gpu.driver_read:
             yield f"gpus.{gpu.address}.driver"
     driver = machine.driver
-    if driver is not None and unbound(machine) and not module_loaded(machine):
+    if driver is not None and without_driver(machine) and not module_loaded(machine):
         if driver.loaded_modules is None:
             yield "driver.loaded_modules"
         if driver.nvidia_module_installed is None:
             yield "driver.nvidia_module_installed"
-
-
-def unbound(machine: Machine) -> list[Gpu]:
-    """NVIDIA cards that certainly have no driver."""
-    return [g for g in nvidia_on_pci(machine) if g.driver_read and g.driver is None and g.nvml is None]
-
-
-def module_loaded(machine: Machine) -> bool:
-    """Whether NVIDIA's module is known to be loaded."""
-    driver = machine.driver
-    return driver is not None and ("nvidia" in (driver.loaded_modules or ()) or driver.nvidia_version is not None)
 
 
 def check(machine: Machine, view: View) -> Iterator[Finding]:
@@ -91,7 +83,7 @@ def check(machine: Machine, view: View) -> Iterator[Finding]:
         alone = gpu.on_pci and gpu.driver_read and gpu.driver is None
         if alone and gpu.vendor in _MODULES and gpu.address not in below:
             yield _other_maker(machine, gpu)
-    bare = [gpu for gpu in unbound(machine) if gpu.address not in below]
+    bare = [gpu for gpu in without_driver(machine) if gpu.address not in below]
     driver = machine.driver
     if not bare or driver is None:
         return
@@ -136,11 +128,6 @@ def _refused(machine: Machine, gpu: Gpu) -> Finding:
         for _, line in log_lines(machine, "NVRM", "nvidia")
         if gpu.address in addresses_in(line) or any(gpu.address == f"{address[:-1]}0" for address in addresses_in(line))
     ]
-    twins = [
-        other
-        for other in nvidia_on_pci(machine)
-        if other.address != gpu.address and other.pci_id == gpu.pci_id and other.nvml is not None
-    ]
     message = say("{card} has no driver although NVIDIA's module is loaded.", card=label(gpu))
     return finding(
         "no-driver-bound",
@@ -172,6 +159,6 @@ def _refused(machine: Machine, gpu: Gpu) -> Finding:
                 ),
             ),
         )
-        if twins
+        if healthy_twins(machine, gpu)
         else (),
     )

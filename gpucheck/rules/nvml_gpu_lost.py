@@ -35,8 +35,9 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.facts import Gpu, Machine, NvmlGpu, pci_address
 from gpucheck.findings import Confidence, Evidence, Finding, NextTest, Reading, finding
+from gpucheck.nvml_codes import GPU_IS_LOST, RESET_REQUIRED, meaning
 from gpucheck.rules import View
-from gpucheck.rules._nvml import GPU_IS_LOST, RESET_REQUIRED, refusal
+from gpucheck.rules._nvml import refusal
 from gpucheck.rules._shared import (
     ADDRESS,
     cards_of,
@@ -99,8 +100,6 @@ def _nameless(machine: Machine, view: View, told: set[str]) -> Iterator[Finding]
 
 def _lost(machine: Machine, gpu: Gpu, call: str, code: int, index: int | None = None) -> Finding:
     """``index`` where the card is known by elimination alone."""
-    from gpucheck.readers.nvml import meaning
-
     message = say("NVML cannot reach {card}: {meaning}.", card=label(gpu), meaning=meaning(code))
     evidence = [_evidence(call, code, index)]
     if gpu.nvml is not None and gpu.nvml.uuid is not None:
@@ -135,8 +134,6 @@ def _several(closed: Sequence[NvmlGpu], among: Sequence[Gpu]) -> Finding:
 
 
 def _evidence(call: str, code: int, index: int | None = None) -> Evidence:
-    from gpucheck.readers.nvml import meaning
-
     if index is None:
         return Evidence(source=call, text=say("error {code}, {meaning}", code=code, meaning=meaning(code)))
     text = say("device {index}: error {code}, {meaning}", index=index, code=code, meaning=meaning(code))

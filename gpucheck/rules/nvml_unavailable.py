@@ -32,17 +32,18 @@ from collections.abc import Iterator
 
 from gpucheck.facts import NVIDIA_SMI, Machine, Nvml
 from gpucheck.findings import Finding, NextTest, Reading, finding
+from gpucheck.nvml_codes import GPU_IS_LOST
 from gpucheck.rules import View
-from gpucheck.rules._nvml import GPU_IS_LOST, nvml_evidence, nvml_reason
+from gpucheck.rules._nvml import nvml_evidence, nvml_reason
 from gpucheck.rules._shared import (
     BELOW_THE_DRIVER,
     DRIVER_REFUSES,
     LOOK_FURTHER,
     explained,
     module_evidence,
+    module_loaded,
     nvidia_on_pci,
 )
-from gpucheck.rules.no_driver_bound import module_loaded
 from gpucheck.rules.visibility_limited import container_lost_devices
 from gpucheck.text import say
 

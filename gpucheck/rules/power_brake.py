@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck.facts import Gpu, Machine, NvmlGpu
-from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
+from gpucheck.findings import Evidence, Finding, NextTest, Reading, Severity, finding
 from gpucheck.rules import View
 from gpucheck.rules._nvml import CLOCK_REASONS, is_loaded, is_slow, read_cards, reasons_evidence, unread
 from gpucheck.rules._shared import label, pci_source
@@ -96,16 +96,7 @@ def _braked(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
                 "({id}) with the variant that Dell supports in this model.", id=gpu.subsystem_id or say("not read")),
             *remedy,
         )  # fmt: skip
-    return finding(
-        "power-brake",
-        "error" if crawls else "warning",
-        gpu.address,
-        message,
-        evidence=_evidence(machine, gpu, seen),
-        remedy=remedy,
-        next_test=(_supplies(), table),
-        confidence="possible",
-    )
+    return _found(machine, gpu, seen, message, remedy, (_supplies(), table), "error" if crawls else "warning")
 
 
 def power_remedy() -> tuple[str, ...]:
@@ -117,45 +108,53 @@ def power_remedy() -> tuple[str, ...]:
 
 
 def _slowed(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
-    return finding(
-        "power-brake",
-        "warning",
-        gpu.address,
-        say(
-            "{card} works at {now} of {most} MHz: the hardware slows it down (HW slowdown), and does not say why.",
-            card=label(gpu),
-            now=seen.sm_clock_mhz,
-            most=seen.sm_max_clock_mhz,
-        ),
-        evidence=_evidence(machine, gpu, seen),
-        remedy=(
-            say("Ask again under load: the reason is set for a moment at each change of clocks as well."),
-            say("Check the card's power leads, then the power supplies and their mains."),
-            say("Look at its temperature under load."),
-        ),
-        next_test=(_supplies(), _lead()),
-        confidence="possible",
+    message = say(
+        "{card} works at {now} of {most} MHz: the hardware slows it down (HW slowdown), and does not say why.",
+        card=label(gpu),
+        now=seen.sm_clock_mhz,
+        most=seen.sm_max_clock_mhz,
     )
+    remedy = (
+        say("Ask again under load: the reason is set for a moment at each change of clocks as well."),
+        say("Check the card's power leads, then the power supplies and their mains."),
+        say("Look at its temperature under load."),
+    )
+    return _found(machine, gpu, seen, message, remedy, (_supplies(), _lead()))
 
 
 def _capped(machine: Machine, gpu: Gpu, seen: NvmlGpu) -> Finding:
+    message = say(
+        "The driver caps the power of {card} (SW power cap), which draws {now:g} W of {limit:g} W allowed.",
+        card=label(gpu),
+        now=seen.power_watts,
+        limit=seen.power_limit_watts,
+    )
+    remedy = (
+        say("Ask again under steady load: power is averaged over a second, the reason is of this moment."),
+        say("Compare its limits with those of its twins: nvidia-smi -q -d POWER"),
+        say("Check its power leads, then the power supplies, then its temperature."),
+    )
+    return _found(machine, gpu, seen, message, remedy, (_lead(), _supplies()))
+
+
+def _found(
+    machine: Machine,
+    gpu: Gpu,
+    seen: NvmlGpu,
+    message: str,
+    remedy: tuple[str, ...],
+    next_test: tuple[NextTest, ...],
+    severity: Severity = "warning",
+) -> Finding:
+    """One look at a moment: every cause is only possible."""
     return finding(
         "power-brake",
-        "warning",
+        severity,
         gpu.address,
-        say(
-            "The driver caps the power of {card} (SW power cap), which draws {now:g} W of {limit:g} W allowed.",
-            card=label(gpu),
-            now=seen.power_watts,
-            limit=seen.power_limit_watts,
-        ),
+        message,
         evidence=_evidence(machine, gpu, seen),
-        remedy=(
-            say("Ask again under steady load: power is averaged over a second, the reason is of this moment."),
-            say("Compare its limits with those of its twins: nvidia-smi -q -d POWER"),
-            say("Check its power leads, then the power supplies, then its temperature."),
-        ),
-        next_test=(_lead(), _supplies()),
+        remedy=remedy,
+        next_test=next_test,
         confidence="possible",
     )
 

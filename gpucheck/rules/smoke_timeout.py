@@ -6,8 +6,10 @@ was ended.
 
 How we know
 It reports every phase and every step. After the first step, silence of 60 s (or of --timeout, if
-that is less) ends it; before that, only --timeout does, since the first use of a card may compile
-its kernels for minutes.
+that is less) ends it. Before that, only --timeout does, since the first use of a card may compile its
+kernels for minutes; but once each card has run alone, the first step of all may take two fifths of
+--timeout. With the rest each card alone, pairs and all are tried, and all once more with
+NCCL_P2P_DISABLE=1: what that names takes the place of this finding (pair-hangs, peer-access-hangs).
 
 Why it matters
 A collective operation that never returns keeps every card at 100 % utilisation and does nothing.

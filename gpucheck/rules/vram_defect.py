@@ -14,13 +14,14 @@ A wrong bit in a parameter spoils a training without any error. Cards for games 
 those with ECC correct only single bits.
 
 What to do
-Run it once more. Take overclocking off, and look at the temperature of the card. If it stays, run the
-maker's memory test and have the card replaced.
+Run it once more. Take overclocking off, and look at the temperature of the card. If it stays, run a
+memory test of another kind (memtest_vulkan) and have the card replaced.
 
 When it is wrong
 The pattern is made and compared by the card itself, so a fault of its processor shows here too; a
 training on this card alone then fails as well. Memory that other programs hold is not tested.
 
 Sources
-https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html (what ECC corrects)
+https://github.com/GpuZelenograd/memtest_vulkan/issues/31 (part of the memory is enough: most faults are on the way
+to it)
 """

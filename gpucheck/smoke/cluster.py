@@ -302,7 +302,9 @@ def from_tf_config(environ: Mapping[str, str]) -> Cluster:
         raise UsageError(
             say("It does not hold a cluster and a task ({fault}).", fault=clean(f"{type(fault).__name__}: {fault}")),
             input=where,
-            hint=say('like {{"cluster": {{"worker": ["n1:2222", "n2:2222"]}}, "task": {{"type": "worker", "index": 0}}}}'),
+            hint=say(
+                'like {{"cluster": {{"worker": ["a:2222", "b:2222"]}}, "task": {{"type": "worker", "index": 0}}}}'
+            ),
         ) from None
     if kind not in ("chief", "worker"):
         raise UsageError(
@@ -350,7 +352,7 @@ def from_hosts(text: str, file: str, rank: int | None, is_local: Callable[[str],
     except tomllib.TOMLDecodeError as fault:
         raise InputError(say("This is no TOML: {fault}.", fault=clean(str(fault))), input=file) from None
     if not isinstance(entries, list) or not entries:
-        raise InputError(say("It names no host."), input=file, hint=say("each host is a table [[host]] with an address"))
+        raise InputError(say("It names no host."), input=file, hint=say("a host is a table [[host]] with an address"))
     peers = [_host(entry, number, file) for number, entry in enumerate(entries, 1)]
     if rank is None:
         here = [place for place, peer in enumerate(peers) if is_local(peer.address)]

@@ -219,6 +219,10 @@ def merge(judgement: Judgement, examined: Examination, addresses: Mapping[str, s
         headline = say("{headline} {sentence}", headline=headline, sentence=sentence)
         if judgement.verdict != "fail":
             headline = say("The training went well; the closer look did not. {sentence}", sentence=sentence)
+    elif examined.cut_short and deep:
+        headline = say("{headline} Time was up before the closer look was through.", headline=headline)
+    elif deep and judgement.verdict == "pass":
+        headline = say("{headline} The closer look found nothing either.", headline=headline)
     return replace(
         judgement,
         verdict="fail" if failed else judgement.verdict,
@@ -241,7 +245,7 @@ def merge(judgement: Judgement, examined: Examination, addresses: Mapping[str, s
             vram=tuple(fills),
             cut_short=examined.cut_short,
         )
-        if deep
+        if deep or examined.cut_short
         else None,
     )
 

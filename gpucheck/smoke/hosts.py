@@ -220,7 +220,7 @@ def listens(cluster: Cluster, kind: Literal["gpu", "cpu"] | None = None) -> list
     """Where this host listens, and when."""
     me = cluster.me
     address = binding(me.address, me.port)
-    every = address in ("0.0.0.0", "::")  # noqa: S104
+    every = address in ("0.0.0.0", "::")
     lines = [
         say("gpucheck listens on every address, port {port}, until the workers have met.", port=me.port)
         if every
@@ -254,9 +254,7 @@ def _greeting(plan: Train | DoNotTrain) -> dict[str, object]:
     }
 
 
-def _refused(
-    cluster: Cluster, plan: Train | DoNotTrain, peers: Peers, missing: Mapping[int, str]
-) -> _End | None:
+def _refused(cluster: Cluster, plan: Train | DoNotTrain, peers: Peers, missing: Mapping[int, str]) -> _End | None:
     """Why nothing is trained; None when the training may start."""
     if isinstance(plan, DoNotTrain):
         devices = tuple(not_listed(card) for card in plan.cards)
@@ -340,9 +338,7 @@ def _unlike(cluster: Cluster, everybody: Mapping[int, Mapping[str, Any]]) -> tup
     cards = Counter((it["host"], card) for it in everybody.values() for card in it["cards"])
     for (host, card), workers in cards.items():
         if workers > 1:
-            message = say(
-                "{n} workers on {host} would train on the card at {card}.", n=workers, host=host, card=card
-            )
+            message = say("{n} workers on {host} would train on the card at {card}.", n=workers, host=host, card=card)
             remedy = say("Give each task its own cards: srun --gpus-per-task=1, or one task per node.")
             found.append(finding("gpu-busy", "error", card, message, remedy=(remedy,)))
     return tuple(found)
@@ -371,11 +367,11 @@ def _train(
 
     left = deadline - time.monotonic()
     seconds = max(1.0, left - min(EXCHANGE_SECONDS, 0.2 * left))
-    outcome, samples = attend(plan, environ, seconds, follow, command=command, messages=inbox)
+    outcome, watched = attend(plan, environ, seconds, follow, command=command, messages=inbox)
     if outcome.ending != "done" or not (outcome.result or {}).get("replicas"):
         by_itself = not _follows(outcome)
         peers.tell(failed={"by_itself": by_itself, "how": _how(outcome)})
-        judgement = judge(plan, outcome, samples, expect_gpus)
+        judgement = judge(plan, outcome, watched, expect_gpus)
         if not by_itself:
             peers.trouble(time.monotonic() + TROUBLE_SECONDS)
         return _End(_blame(cluster, judgement, peers, by_itself), outcome)
@@ -383,15 +379,20 @@ def _train(
     mine = _summary(outcome.result)
     peers.tell(result=mine)
     results = {**peers.collect("result", max(deadline, time.monotonic() + 1.0)), cluster.rank: mine}
-    judgement = judge(plan, _pooled(outcome, results), samples, expect_gpus)
-    if len(results) < len(cluster.peers):
-        return _End(_blame(cluster, judgement, peers, False), outcome)
+    if len(results) < len(cluster.peers):  # a sum over some hosts is held against nothing
+        return _End(_blame(cluster, judge(plan, outcome, watched, expect_gpus), peers, False), outcome)
+    judgement = judge(plan, _pooled(outcome, results), watched, expect_gpus)
     network = _network(cluster, results)
-    found = (*_diverged(cluster, results), *(_slow(network) if plan.job.kind == "gpu" else ()))
+    found = (*_diverged(cluster, results), *(slow_network(network) if plan.job.kind == "gpu" else ()))
     if found:
         judgement = replace(judgement, findings=(*judgement.findings, *found))
-    if any(item.severity == "error" for item in found):
-        judgement = replace(judgement, verdict="fail", proves_gpu=False, headline=found[0].message)
+    if problems := [item for item in judgement.findings if item.severity == "error"]:
+        headline = say(
+            "Training on {workers} workers failed. {problem}",
+            workers=len(cluster.peers),
+            problem=problems[0].message,
+        )
+        judgement = replace(judgement, verdict="fail", proves_gpu=False, headline=headline)
     return _End(judgement, outcome, network)
 
 
@@ -444,9 +445,7 @@ def _blame(cluster: Cluster, judgement: Judgement, peers: Peers, by_itself: bool
     if not found:
         return replace(judgement, verdict="fail", proves_gpu=False)
     rest = [item for item in judgement.findings if item.name not in ("smoke-worker-died", "smoke-timeout")]
-    return replace(
-        judgement, verdict="fail", proves_gpu=False, headline=found[0].message, findings=(*found, *rest)
-    )
+    return replace(judgement, verdict="fail", proves_gpu=False, headline=found[0].message, findings=(*found, *rest))
 
 
 # --- what only all hosts together can tell --------------------------------------------------------
@@ -521,7 +520,8 @@ def _diverged(cluster: Cluster, results: Mapping[int, Mapping[str, Any]]) -> tup
     )  # fmt: skip
 
 
-def _slow(network: Network) -> tuple[Finding, ...]:
+def slow_network(network: Network) -> tuple[Finding, ...]:
+    """``network-slow``: as an info, since the training of a smoke has short steps."""
     if network.share <= SLOW_SHARE:
         return ()
     return (
@@ -574,9 +574,7 @@ def _agree(cluster: Cluster, peers: Peers, end: _End, steps: int) -> SmokeReport
     elif worst == "pass":
         judgement = replace(judgement, headline=_headline(hosts, judgement.proves_gpu))
     outcome = end.outcome
-    report = report_of(
-        judgement, "mirrored", "train", steps if outcome else None, outcome.seconds if outcome else None
-    )
+    report = report_of(judgement, "mirrored", "train", steps if outcome else None, outcome.seconds if outcome else None)
     return report.model_copy(
         update={
             "exit_code": EXIT_CODES[judgement.verdict],

@@ -81,7 +81,9 @@ def next_trials(devices: Sequence[str], trials: Sequence[Trial]) -> tuple[Device
     good = [device for device in devices if known.get((device,), "pass") == "pass"]
     hangs = sum(len(tried) > 1 and outcome == "hang" for tried, outcome in known.items())
     wanted = [] if len(good) < 2 or hangs >= MOST_HANGS else _in_company(good, known)
-    return tuple(tried for tried in (*alone, *wanted) if tried not in known)
+    # What holds a set that has failed would only fail again.
+    bad = [set(tried) for tried, outcome in known.items() if outcome != "pass"]
+    return tuple(one for one in (*alone, *wanted) if one not in known and not any(less <= set(one) for less in bad))
 
 
 def _in_company(good: Sequence[str], known: Mapping[Devices, Fate]) -> list[Devices]:

@@ -198,7 +198,7 @@ class Peers:
 
     def _hear(self, listener: socket.socket) -> None:
         """Accept, read, send signs of life, notice silence: until the end."""
-        with selectors.DefaultSelector() as selector:
+        with listener, selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ, None)
             open_here: list[_Incoming] = []
             beat = time.monotonic()
@@ -224,7 +224,6 @@ class Peers:
                     self._notice_silence()
             for incoming in open_here:
                 incoming.connection.close()
-        listener.close()
 
     def _read(self, incoming: _Incoming) -> bool:
         """Take what a connection holds; False when it is over."""
@@ -260,7 +259,7 @@ class Peers:
         with self._changed:
             peer.heard = time.monotonic()
             for kind, value in message.items():
-                if kind == "beat":
+                if kind == "beat" and isinstance(value, list) and len(value) == 2:
                     peer.at = (str(value[0]), value[1])
                 elif kind == "bye":
                     peer.left = True
@@ -364,7 +363,7 @@ def binding(address: str, port: int) -> str:
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4][0]
     except OSError:
-        return "0.0.0.0"  # noqa: S104
+        return "0.0.0.0"
     named = str(found)
     if not is_local(named) or (ipaddress.ip_address(named.partition("%")[0]).is_loopback and named != address):
         return "::" if ":" in named else "0.0.0.0"

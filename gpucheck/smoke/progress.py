@@ -28,7 +28,7 @@ from gpucheck import __version__
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
 from gpucheck.smoke.outcome import Judgement
 from gpucheck.smoke.report import Verdict
-from gpucheck.text import plural, say
+from gpucheck.text import clean, plural, say
 
 SCHEMA = "gpucheck/progress/1"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -160,7 +160,7 @@ def parse(data: bytes) -> Last | None:
             line = json.loads(raw)
             if isinstance(line, dict):
                 lines.append((line, raw))
-    if not lines or lines[0][0].get("schema") != SCHEMA:
+    if not lines:
         return None
     (run, header), rest = lines[0], lines[1:]
     ends = [line for line, _ in rest if "verdict" in line]
@@ -178,13 +178,13 @@ def told(last: Last | None, boot_now: str | None, *, running: bool) -> Judgement
     """
     if last is None:
         return Judgement("not-run", say("No training was recorded on this host."))
-    began = str(last.run.get("began"))
+    began = clean(str(last.run.get("began")))
     if last.end is not None:
         verdict = last.end.get("verdict")
         return Judgement(
             verdict if verdict in ("pass", "fail", "not-run") else "not-run",
             say("The last training began at {began} and ended: {headline}", began=began,
-                headline=last.end.get("headline")),
+                headline=clean(str(last.end.get("headline")))),
         )  # fmt: skip
     doing = _doing(last)
     if running:
@@ -200,13 +200,13 @@ def told(last: Last | None, boot_now: str | None, *, running: bool) -> Judgement
 
 def _doing(last: Last) -> str:
     """The last stage, as a sentence."""
-    cards = [str(card) for card in last.run.get("cards") or ()]
+    cards = [clean(str(card)) for card in last.run.get("cards") or ()]
     if not last.stages:
         return say("No stage had begun.")
     stage = last.stages[-1][0]
-    phase, device = str(stage["phase"]), stage.get("device")
+    phase, device = clean(stage["phase"]), stage.get("device")
     if device:
-        return say("Stage {phase} was running on {device}.", phase=phase, device=device)
+        return say("Stage {phase} was running on {device}.", phase=phase, device=clean(str(device)))
     if phase in ("train", "infer", "together", "soak") and cards:
         return plural(
             len(cards),

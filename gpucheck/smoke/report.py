@@ -213,7 +213,7 @@ class Filled(Document):
 
 
 class Deep(Document):
-    """What only ``--deep`` looks at."""
+    """What only ``--deep`` looks at; and where time was up, also of the trials after a failure."""
 
     ways: tuple[AllReduce, ...] = ()
     """The same all-reduce by other cross-device operations."""
@@ -315,7 +315,7 @@ class ClusterUse(Document):
     """The variable that TensorFlow was given."""
     listens: tuple[str, ...]
     """Addresses and ports on this host, in plain words."""
-    seen: dict[str, Text] = {}
+    seen: dict[str, Text] = Field(default_factory=dict)
     """Variables that it was derived from."""
 
 

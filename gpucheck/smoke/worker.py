@@ -182,20 +182,33 @@ class Training:
         """Loss of each sample."""
         return self.tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=self.logits(weights, images))
 
-    def draw(self, seed: int, count: int) -> tuple[Any, Any]:
-        """Images in [-1, 1) and labels, made on the device where this is called. TensorFlow documents
-        that stateless random numbers are the same on CPU and GPU."""
+    def draw(self, seed: tuple[int, int], count: int) -> Any:
+        """Images in [-1, 1). TensorFlow documents that stateless random numbers are the same on CPU
+        and GPU."""
+        return self.tf.random.stateless_uniform([count, *self.layout.net.sample], seed, -1.0, 1.0)
+
+    def labelled(self, images: Any) -> tuple[Any, Any]:
+        """Images, and labels that can be learnt from them."""
         tf = self.tf
-        images = tf.random.stateless_uniform([count, *self.layout.net.sample], [seed, count], -1.0, 1.0)
-        labels = tf.argmax(tf.reshape(images, [count, -1])[:, :CLASSES], axis=1, output_type=tf.int32)
+        labels = tf.argmax(tf.reshape(images, [len(images), -1])[:, :CLASSES], axis=1, output_type=tf.int32)
         return images, labels
 
+    def load_batch(self, count: int) -> tuple[Any, Any]:
+        """As many samples, for a measurement; made on the device where this is called."""
+        return self.labelled(self.draw((0, 0), count))
+
     def samples(self, step: int, shard: Shard) -> tuple[Any, Any]:
-        """A part of a step's global batch. Each device draws the whole and keeps its shard, so that
-        any split of a batch sees the same samples and none has to be sent."""
-        images, labels = self.draw(step, self.total)
-        end = shard.first + shard.count
-        return images[shard.first : end], labels[shard.first : end]
+        """A part of a step's global batch, made on the device where this is called."""
+        return self.part(step, shard)
+
+    def part(self, step: int, shard: Shard) -> tuple[Any, Any]:
+        """The batch is drawn in blocks, each from a seed of its own, so that any split of it sees the
+        same samples and none has to be sent."""
+        block = max(1, self.total // len(self.devices))
+        first, end = shard.first // block, -(-(shard.first + shard.count) // block)
+        images = self.tf.concat([self.draw((step, number), block) for number in range(first, end)], 0)
+        begin = shard.first - first * block
+        return self.labelled(images[begin : begin + shard.count])
 
     def mirror(self, operations: Any = None) -> Any:
         """A MirroredStrategy over the devices, by other cross-device operations if they are given.
@@ -237,6 +250,9 @@ class Training:
         return self.tf.device(self.devices[replica])
 
     # --- phases -------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """What is to be done after the result was sent."""
 
     def run(self) -> dict[str, Any]:
         """Train, compare, measure; or do the tasks of a closer look."""
@@ -288,7 +304,7 @@ class Training:
         def on(device: str, count: int) -> Callable[[], list[Any]]:
             with tf.device(device):
                 weights = [tf.constant(weight) for weight in self.initial]
-                images, labels = self.draw(0, count)
+                images, labels = self.load_batch(count)
 
             def once() -> list[Any]:
                 with tf.device(device):
@@ -333,8 +349,9 @@ class Training:
         ``max_param_difference``, ``max_output_difference``: the largest, of what was compared;
         ``start_difference``: between the parameters that any replica began with and those it was given;
         ``replica_spread``: between the parameters of replicas after the last step;
-        ``max_param_change``: how far training moved them; ``max_output``: the largest output; ``loss``: of the first and of the last step; ``together_per_second``, and with
-        shares by speed ``even_per_second``.
+        ``max_param_change``: how far training moved them; ``max_output``: the largest output;
+        ``loss``: of the first and of the last step; ``together_per_second``, and with shares by speed
+        ``even_per_second``.
         """
         self.layout.build(self.initial)
         started = self.layout.copies()
@@ -344,13 +361,8 @@ class Training:
         evidence = self.layout.evidence()
         return {
             **compared,
-            "replicas": [
-                {**one, "difference": finite(off)}
-                for one, off in zip(evidence, differences, strict=True)
-            ],
-            "start_difference": finite(
-                max((difference(self.initial, copy) for copy in started), key=nan_first)
-            ),
+            "replicas": [{**one, "difference": finite(off)} for one, off in zip(evidence, differences, strict=True)],
+            "start_difference": finite(max((difference(self.initial, copy) for copy in started), key=nan_first)),
             "replica_spread": finite(spread_of(copies)),
             **self.speeds(),
         }
@@ -416,9 +428,9 @@ class Training:
 
     def global_batches(self) -> Iterator[tuple[Any, Any]]:
         """All samples of each step. Notes what the images of each shard add up to."""
-        self.should_be_fed: Counter[Shard] = Counter()
+        self.should_be_fed = dict.fromkeys(self.shards, 0.0)
         for step in range(self.job.steps):
-            images, labels = self.draw(step, self.total)
+            images, labels = self.part(step, Shard(0, self.total))
             for shard in set(self.shards):
                 part = images[shard.first : shard.first + shard.count]
                 self.should_be_fed[shard] += float(self.tf.reduce_sum(part))
@@ -485,6 +497,7 @@ def main(training: type[Training] = Training) -> None:
         channel.send(phase="devices")
         session = training(tf, job, channel, prints)
         channel.send(result=session.run() if session.devices else {"devices": []})
+        session.leave()
         code = 0
     except Exception as fault:  # whatever it is, the parent must hear of it
         channel.send(

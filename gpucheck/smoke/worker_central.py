@@ -53,7 +53,7 @@ class Central(Layout):
             gradients = self.session.gather(towers)
             for weight, gradient in zip(self.weights, gradients, strict=True):
                 weight.assign_sub(LEARNING_RATE * gradient)
-            self.applied.assign_add(tf.cast(tf.reduce_sum(self.terms(gradients)), tf.float64))
+            self.applied.assign_add(tf.cast(tf.reduce_sum(self.flat(gradients) * self.ramp(gradients)), tf.float64))
             return tf.add_n(losses)
 
     def _infer(self, batch: list[tuple[Any, Any]]) -> list[Any]:
@@ -116,7 +116,7 @@ class Central(Layout):
         ]
 
     def under_load(self, counts: Sequence[int]) -> tuple[int, Callable[[], object]]:
-        batch = self.batch(lambda replica: self.session.draw(0, counts[replica]))
+        batch = self.batch(lambda replica: self.session.load_batch(counts[replica]))
         if self.session.job.mode == "infer":
             return sum(counts), lambda: [output.numpy() for output in self.inferred(batch)]
         return sum(counts), lambda: float(self.trained(batch))

@@ -15,8 +15,10 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpucheck.smoke import worker
@@ -26,6 +28,9 @@ from gpucheck.smoke.worker_mirrored import Mirrored
 
 LEAST_CALLS = 10
 """Steps of the measurement. Their number must be the same on every host, or one waits for ever."""
+
+LEAVE_SECONDS = 4.0
+"""Less than the parent waits for the end of a worker that gave its result."""
 
 
 class AcrossHosts(Mirrored):
@@ -37,12 +42,14 @@ class AcrossHosts(Mirrored):
         return self.session.spread
 
     def local(self, replica: int) -> int:
-        return replica - self.session.rank * len(self.session.devices)
+        return replica - self.first()
+
+    def first(self) -> int:
+        """Number of this host's first replica among all."""
+        return int(self.session.rank) * len(self.session.devices)
 
     def divide(self) -> tuple[Shard, ...]:
-        here = len(self.session.devices)
-        first = self.session.rank * here
-        return self.session.whole()[first : first + here]
+        return self.session.whole()[self.first() : self.first() + len(self.session.devices)]
 
     def read(self, tallies: Sequence[Any], shards: Sequence[Shard]) -> list[dict[str, Any]]:
         """What was sent and what came back, as they are: the sum runs over all hosts."""
@@ -85,6 +92,15 @@ class ClusterTraining(worker.Training):
         names = [short(device) for device in self.spread.extended.worker_devices]
         # Where it finds no GPU it takes the CPU, and says nothing.
         return [name for name in names if name.startswith(self.job.kind.upper())]
+
+    def leave(self) -> None:
+        """Stay until all have their result: a worker that goes takes the last exchange of the others with
+        it. Who does not come within a moment is not waited for."""
+        if not self.devices:
+            return
+        threading.Timer(LEAVE_SECONDS, os._exit, (0,)).start()
+        with suppress(self.tf.errors.OpError):
+            self.layout.mean(1.0)
 
     def whole(self) -> tuple[Shard, ...]:
         """The shards of all replicas of all hosts."""

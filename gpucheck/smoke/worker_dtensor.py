@@ -174,9 +174,7 @@ class Cut(Layout):
                 "device": device,
                 "steps": int(steps[replica].numpy().item()),
                 "samples": self.counted[replica],
-                "fed_difference": finite(
-                    self.session.fed_difference(self.fed[replica], self.session.shards[replica])
-                ),
+                "fed_difference": finite(self.session.fed_difference(self.fed[replica], self.session.shards[replica])),
                 "variables_on": short(held[replica].device),
                 "inputs_on": self.inputs_on[replica],
                 # All devices run one program: its operations have the same names on each of them.
@@ -187,7 +185,7 @@ class Cut(Layout):
 
     def under_load(self, counts: Sequence[int]) -> tuple[int, Callable[[], object]]:
         row = sum(counts) // self.rows
-        _, images, labels = self.batch(lambda replica: self.session.draw(replica // self.columns, row))
+        _, images, labels = self.batch(lambda replica: self.session.load_batch(row))
         if self.session.job.mode == "infer":
             return row * self.rows, lambda: [part.numpy() for part in self.dtensor.unpack(self.inferred(images))]
         return row * self.rows, lambda: float(self.trained(images, labels).numpy())

@@ -150,22 +150,25 @@ class Layout:
     def tally(self, images: Any, sent: Sequence[Any] = (), received: Sequence[Any] = ()) -> Any:
         """What one step adds to the counters of a replica."""
         tf = self.tf
-        counted = [1.0, tf.shape(images)[0], tf.reduce_sum(images), 0.0, 0.0, 0.0]
+        counted = [1.0, tf.size(images, tf.float32) / math.prod(images.shape[1:]), tf.reduce_sum(images), 0.0, 0.0, 0.0]
         if sent:
-            terms = self.terms(sent)
-            counted[3:5] = tf.reduce_sum(terms), tf.reduce_sum(tf.abs(terms))
-        if received:
-            counted[5] = tf.reduce_sum(self.terms(received))
-        return tf.stack([tf.cast(value, tf.float64) for value in counted])
+            ramp = self.ramp(sent)
+            terms = self.flat(sent) * ramp
+            counted[3:] = [tf.reduce_sum(terms), tf.reduce_sum(tf.abs(terms)), 0.0]
+            if received:
+                counted[5] = tf.reduce_sum(self.flat(received) * ramp)
+        return tf.cast(tf.stack(counted), tf.float64)
 
-    def terms(self, tensors: Sequence[Any]) -> Any:
-        """Terms of a checksum. It adds up as the tensors do, so that the sum of all replicas' can be
+    def flat(self, tensors: Sequence[Any]) -> Any:
+        """All of them in one row."""
+        return self.tf.concat([self.tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+    def ramp(self, tensors: Sequence[Any]) -> Any:
+        """Factors of a checksum. It adds up as the tensors do, so that the sum of all replicas' can be
         held against that of their sum. A plain sum would not see that two parameters were exchanged,
         nor anything of the last bias, whose gradients always add up to nothing."""
-        tf = self.tf
-        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        count = float(flat.shape[0])
-        return flat * (0.5 + tf.range(count) / count)
+        count = sum(math.prod(tensor.shape) for tensor in tensors)
+        return self.tf.range(0.5 * count, 1.5 * count) / count
 
     def read(self, tallies: Sequence[Any], shards: Sequence[Shard]) -> list[dict[str, Any]]:
         """Of the tallies of all replicas: ``steps``, ``samples``, ``fed_difference`` (share by which

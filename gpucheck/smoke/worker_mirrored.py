@@ -119,7 +119,7 @@ class Mirrored(Layout):
         ]
 
     def under_load(self, counts: Sequence[int]) -> tuple[int, Callable[[], object]]:
-        images, labels = self.batch(lambda replica: self.session.draw(0, counts[replica]))
+        images, labels = self.batch(lambda replica: self.session.load_batch(counts[replica]))
         if self.session.job.mode == "infer":
             return sum(counts), lambda: [output.numpy() for output in self.each(self.inferred(images))]
         return sum(counts), lambda: float(self.trained(images, labels))

@@ -58,9 +58,10 @@ ELSEWHERE.update(
         "C067": (
             "Memory errors that rise only under load, and a health check that hangs then",
             THREADS + "NVIDIA/NVSentinel/issues/1748",
-            "nothing",
-            "A probe reads the counts of the moment and reports errors that were not corrected; that corrected ones "
-            "rise by thousands under load takes two looks around a load, which the training does not yet take.",
+            "smoke",
+            "NVML's counters of the card's memory are read all through the training, so that errors which come only "
+            "under load are told by card (memory-errors-in-training); the watch runs in a process of its own, and one "
+            "that hangs is told, ended, and keeps nobody waiting.",
         ),
         "C075": (
             "What Dell's fans do with a card of another maker differs by generation",
@@ -243,9 +244,9 @@ ELSEWHERE.update(
         "C048": (
             "The resolver for Slurm counts the cards of the job, not of the task",
             THREADS + "tensorflow/tensorflow/issues/36094",
-            "nothing",
-            "No cluster is set up. A probe inside a job takes from SLURM_GPUS_ON_NODE how many cards there should be, "
-            "and shows the variables of Slurm that it saw.",
+            "smoke",
+            "With --cluster slurm it derives TF_CONFIG itself, from the variables of the step and not of the job, and "
+            "shows both; two tasks that would share a card do not train: tests/smoke/test_smoke_cluster.py.",
         ),
         "C095": (
             "With more than ten GPUs some get no device: CUDA_ERROR_TOO_MANY_PEERS",

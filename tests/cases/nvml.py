@@ -94,11 +94,11 @@ def lost_in_the_middle() -> Golden:
     confidence="possible",
     settled=False,
     absent=("gpu-count-mismatch",),
-    says=(SLOT_4, "PCIe Slot 4", "GPU-00000000-0000-4000-8000-000000000001", "error 999"),
+    says=(SLOT_4, "PCIe Slot 4", "GPU-00000000-1b38-4000-8000-000000000001", "error 999"),
 )
 def without_a_handle() -> Golden:
     closed = NvmlCard(SLOT_4, fails={"nvmlDeviceGetHandleByIndex": 999})
-    log = ("NVRM: GPU at PCI:0000:82:00: GPU-00000000-0000-4000-8000-000000000001",)
+    log = ("NVRM: GPU at PCI:0000:82:00: GPU-00000000-1b38-4000-8000-000000000001",)
     return r730(*two_p40(), nvml=nvml(NvmlCard(SLOT_6), closed), log=log)
 
 

@@ -65,7 +65,7 @@ def test_seller_with_nothing_to_ask_says_so(capsys: pytest.CaptureFixture[str]) 
     assert run(("advise", "R730", "3090", "--seller")) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("gpucheck: nothing is to be asked: No: a Dell PowerEdge R730 does not take 1 × ")
+    assert err.startswith("gpucheck: nothing is to be asked: No: the Dell PowerEdge R730 does not take 1 × ")
 
 
 def test_seller_of_every_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

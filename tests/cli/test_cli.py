@@ -230,6 +230,17 @@ def test_smoke_on_processors(generate: ModuleType) -> None:
     jsonschema.validate(document, json.loads(generate.schema("smoke", generate.DOCUMENTS["smoke"])))
 
 
+def test_smoke_takes_a_strategy_a_mode_and_a_split() -> None:
+    pytest.importorskip("tensorflow")
+    options = ("--strategy", "central", "--mode", "infer", "--split", "auto")
+    done = gpucheck("smoke", "--devices", "cpu:2", "--steps", "2", *options, "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["strategy"], document["mode"]) == (0, "central", "infer")
+    assert document["split"]["kind"] == "auto"
+    assert gpucheck("smoke", "--devices", "cpu:3", "--strategy", "hybrid").returncode == 2
+    assert gpucheck("smoke", "--devices", "cpu:2", "--strategy", "model", "--split", "auto").returncode == 2
+
+
 # --- help ---------------------------------------------------------------------------------------
 
 

@@ -64,7 +64,7 @@ GPU 00000000:04:00.0
     MIG Mode
         Current                           : N/A
         Pending                           : N/A
-    GPU UUID                              : GPU-00000000-0000-4000-8000-000000000001
+    GPU UUID                              : GPU-00000000-1b38-4000-8000-000000000001
     Minor Number                          : 3
     VBIOS Version                         : 86.02.23.00.01
     PCI
@@ -433,7 +433,7 @@ def test_matrix_without_addresses_waits_for_a_list_of_them() -> None:
     assert gaps(parts) == {"topology": "not-in-input"}
 
 
-UUIDS = tuple(f"GPU-00000000-0000-4000-8000-00000000000{number}" for number in (1, 2))
+UUIDS = tuple(f"GPU-00000000-1b38-4000-8000-00000000000{number}" for number in (1, 2))
 NAMES = f"GPU 0: Tesla P40 (UUID: {UUIDS[0]})\nGPU 1: Tesla P40 (UUID: {UUIDS[1]})\n"
 
 

@@ -28,7 +28,7 @@ def test_nothing_to_order_and_no_condition_is_a_plain_yes() -> None:
     advice = fit(server(), plain, psus="2x1000", input_volts=230, redundancy="n+1")
     assert advice.verdict == "fits"
     assert advice.conditions == advice.shopping_list == ()
-    assert advice.headline == "Yes: a Example Box takes 1 × Example 200 (slots: 1)."
+    assert advice.headline == "Yes: the Example Box takes 1 × Example 200 (slots: 1)."
 
 
 def test_limit_of_the_vendor_fails() -> None:

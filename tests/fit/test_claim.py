@@ -45,7 +45,7 @@ def test_every_way_of_standing_is_told_once() -> None:
 def test_wrong_is_said_only_where_so_many_are_known_to_fit() -> None:
     found = of("4028GR-TR2", "P40")
     assert found.wrong_when == ()
-    assert found.text.startswith('Whether the claim "only one GPU" is wrong for a SYS-4028GR-TR2 is not known')
+    assert found.text.startswith('Whether the claim "only one GPU" is wrong for the SYS-4028GR-TR2 is not known')
     for one in of("R730", "P40").wrong_when:
         again = ask("R730", f"P40:{one.max_count}", cpus=one.cpus, risers=(f"3={one.options['riser3']}",))
         assert again.verdict == "fits-with-changes"
@@ -63,16 +63,16 @@ def scenario(count: int) -> Scenario:
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ((0,), 'Even the claim "only one GPU" is too good for a Box: no double-wide card is known to go in.'),
-        ((1, 1), 'The claim "only one GPU" is right for a Box, however it stands: at most one double-wide card.'),
-        ((2, 3), 'The claim "only one GPU" is wrong for a Box: with 3 slots it takes 3 double-wide cards.'),
+        ((0,), 'Even the claim "only one GPU" is too good for the Box: no double-wide card is known to go in.'),
+        ((1, 1), 'The claim "only one GPU" is right for the Box, however it stands: at most one double-wide card.'),
+        ((2, 3), 'The claim "only one GPU" is wrong for the Box: with 3 slots it takes 3 double-wide cards.'),
         (
             (1, 2),
             'The claim "only one GPU" is right with 1 slots, and wrong with 2 slots: that takes 2 double-wide cards.',
         ),
         (
             (0, 2),
-            'The claim "only one GPU" is wrong for a Box: with 2 slots it takes 2 double-wide cards. With 0 slots it '
+            'The claim "only one GPU" is wrong for the Box: with 2 slots it takes 2 double-wide cards. With 0 slots it '
             "takes none at all.",
         ),
     ],

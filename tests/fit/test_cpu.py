@@ -52,7 +52,7 @@ def test_name_that_the_catalog_does_not_know() -> None:
 def test_cpu_of_another_family_than_the_model_is_known_for(name: str, found: str) -> None:
     advice = ask("R730", "P40", cpu=name)
     assert outcome(advice, "cpu") == found
-    assert says(advice, "goes into a PowerEdge R730") is (found == "unknown")
+    assert says(advice, "goes into the PowerEdge R730") is (found == "unknown")
 
 
 NEEDY: dict[str, Any] = {"item": "CPUs of the second kind", "cpu_families": ["Kind 2"]}

@@ -115,7 +115,7 @@ def test_capture_of_an_r730() -> None:
     assert [(card.gpu, card.slot, card.watts) for card in advice.fitted] == [(P40, "6", 250), (P40, "4", 250)]
     assert (advice.verdict, advice.max_count) == ("does-not-fit", 0)
     assert "2 × Tesla P40 next to the 2 × Tesla P40 that are in it" in advice.headline
-    assert "take the slots 4, 5, 6" in advice.headline
+    assert "take slots 4, 5, 6" in advice.headline
     assert [(left.gpu, left.more) for left in advice.room] == [(P40, 0)]
 
 

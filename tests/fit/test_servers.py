@@ -118,7 +118,7 @@ def test_t630_needs_both_cpus_for_four_cards(cpus: int, most: int) -> None:
 
 
 def test_t630_headline_names_the_cpu_that_can_be_added() -> None:
-    assert "CPU 2, which is not there, owns slot 6, 7" in ask("T630", "P40:4", cpus=1).headline
+    assert "CPU 2, which is not there, owns slots 6, 7" in ask("T630", "P40:4", cpus=1).headline
 
 
 def test_t630_psu_rule_for_cards_with_plugs_does_not_bind_a_card_without() -> None:
@@ -234,7 +234,7 @@ def test_riser_without_a_model() -> None:
 
 @pytest.mark.parametrize("cpus", [0, 3])
 def test_cpus_that_no_board_has(cpus: int) -> None:
-    with pytest.raises(UsageError, match="a PowerEdge R730 has 2 CPU sockets"):
+    with pytest.raises(UsageError, match="the PowerEdge R730 has 2 CPU sockets"):
         ask("R730", "P40", cpus=cpus)
 
 

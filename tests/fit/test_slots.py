@@ -88,7 +88,7 @@ def test_sentences_that_differ_in_the_slot_alone_become_one() -> None:
     narrow = [row(id, max_wide=1) for id in ("1", "2")] + [row("3", socket=3)]
     remarks = [remark for one in narrow for remark in seat(Wanted(card()), one, Build(2)).remarks]
     assert merged(remarks) == (
-        "The Example 200 is 2 slots wide; slot 1, 2 has room for a width of 1.",
+        "The Example 200 is 2 slots wide; room for a width of 1 at slots 1, 2.",
         "CPU 3, which is not there, owns slot 3.",
     )
 

@@ -198,7 +198,7 @@ class NvmlCard:
     subsystem_id: int = 0x11D910DE
     minor: int | None = None
     uuid: int | None = None
-    """Last digits of its UUID; its index by default."""
+    """Last digits of its UUID; its index by default. The model is in it too: no two cards share one."""
     vbios: str = "86.02.23.00.01"
     memory: int = 24_096_276_480
     bar1: int = 32 * GIB
@@ -211,6 +211,10 @@ class NvmlCard:
     more: Sequence[Document] = ()
     """Further answers; a later one of a call replaces what is said here."""
 
+    def own_uuid(self, index: int) -> str:
+        number = index if self.uuid is None else self.uuid
+        return f"GPU-00000000-{self.pci_id >> 16:04x}-4000-8000-{number:012d}"
+
     def answers(self, index: int) -> list[Document]:
         values: Document = {
             "nvmlDeviceGetHandleByIndex": None,
@@ -219,7 +223,7 @@ class NvmlCard:
                 "pciDeviceId": self.pci_id,
                 "pciSubSystemId": self.subsystem_id,
             },
-            "nvmlDeviceGetUUID": f"GPU-00000000-0000-4000-8000-{index if self.uuid is None else self.uuid:012d}",
+            "nvmlDeviceGetUUID": self.own_uuid(index),
             "nvmlDeviceGetName": self.name,
             "nvmlDeviceGetMinorNumber": index if self.minor is None else self.minor,
             "nvmlDeviceGetMemoryInfo": {"total": self.memory, "used": 0, "free": self.memory},

@@ -19,6 +19,7 @@ from gpucheck.assemble import assemble
 from gpucheck.catalog import Catalog, load
 from gpucheck.facts import Nvml, NvmlGpu, Parts
 from gpucheck.host import LiveHost
+from gpucheck.nvml_codes import LIBRARY_NOT_FOUND, NOT_SUPPORTED
 from gpucheck.probing import Probe, judge
 from gpucheck.readers import nvml
 
@@ -118,7 +119,7 @@ def test_each_function_with_each_code(codes: tuple[int, ...], ask: Callable[[Scr
                 assert (gpu.mig_devices, how) == (0, ""), code
                 continue
             assert gpu.errors[call] == code, (call, code)
-            if call == nvml.MIG_MODE and code == nvml.NOT_SUPPORTED:
+            if call == nvml.MIG_MODE and code == NOT_SUPPORTED:
                 assert (gpu.mig_enabled, how) == (False, "")
                 continue
             if call == "nvmlDeviceGetHandleByIndex" or code == LOST:
@@ -142,7 +143,7 @@ def test_nvml_that_does_not_start_with_each_code(call: str, ask: Callable[[Scrip
     for code in CODES:
         parts = ask(script(device(0), calls={call: code}))
         assert parts.nvml is not None
-        status = "library-absent" if code == nvml.LIBRARY_NOT_FOUND else "failed"
+        status = "library-absent" if code == LIBRARY_NOT_FOUND else "failed"
         assert (parts.nvml.status, parts.nvml.call, parts.nvml.code, parts.nvml.gpus) == (status, call, code, None)
         assert [gap.fact for gap in parts.gaps] == ["nvml"]
         assert judged(parts, catalog).counts.nvml is None

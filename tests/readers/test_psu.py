@@ -138,6 +138,18 @@ def test_what_the_power_of_a_unit_cannot_say() -> None:
     assert psu.from_ipmi_dcmi("    Instantaneous power reading:      0 Watts\n") is None
 
 
+def test_failed_at_0_watts_may_only_lack_mains(tmp_path: Path) -> None:
+    """As iLO words it, in one reading or in several."""
+    line = "Power Supply 2 | 34h | ok | 10.2 | {}0 Watts, Presence detected, Failure detected\n"
+    parts = psu.from_ipmi_sdr(line.format(""))
+    assert parts.psus == (Psu(location="Power Supply 2", present=True),)
+    assert [(gap.fact, gap.reason) for gap in parts.gaps] == [("psus.Power Supply 2.failed", "contradiction")]
+    assert psu.read_state(Answers(tmp_path, {psu.SENSORS: Completed(0, line.format(""), "")})).gaps == parts.gaps
+    works = psu.from_ipmi_sdr(line.format("13"))
+    assert works.psus == (Psu(location="Power Supply 2", present=True, plugged=True, failed=True),)
+    assert works.gaps == ()
+
+
 class Answers(LiveHost):
     """A folder that answers each program in its own way."""
 

@@ -10,6 +10,7 @@ import pytest
 from gpucheck import capture
 from gpucheck.facts import Package, Parts, Software, TensorFlowBuild
 from gpucheck.host import LiveHost, Python
+from gpucheck.packages import BUILD_INFO
 from gpucheck.readers import software
 
 HERE = "/opt/me/venv/lib/python3.11/site-packages"
@@ -92,7 +93,7 @@ def test_the_first_folder_wins(tmp_path: Path) -> None:
 
 
 def test_build_information() -> None:
-    parts = read("tensorflow-2.21.0.dist-info", **{f"{HERE}/{software.BUILD_INFO}": CUDA, "/etc/ld.so.cache": ""})
+    parts = read("tensorflow-2.21.0.dist-info", **{f"{HERE}/{BUILD_INFO}": CUDA, "/etc/ld.so.cache": ""})
     assert known(parts).build == TensorFlowBuild(
         cuda=True,
         rocm=False,
@@ -117,7 +118,7 @@ def test_build_information() -> None:
     ],
 )
 def test_build_information_is_read_and_never_run(text: str) -> None:
-    parts = read("tensorflow-2.21.0.dist-info", **{f"{HERE}/{software.BUILD_INFO}": text, "/etc/ld.so.cache": ""})
+    parts = read("tensorflow-2.21.0.dist-info", **{f"{HERE}/{BUILD_INFO}": text, "/etc/ld.so.cache": ""})
     assert known(parts).build is None
     assert [gap.fact for gap in parts.gaps] == ["software.build"]
 

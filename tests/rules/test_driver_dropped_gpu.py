@@ -97,6 +97,13 @@ def test_the_log_alone_is_enough_to_be_likely() -> None:
     assert names(made) == ["driver-dropped-gpu"]
 
 
+def test_a_driver_of_unknown_version_is_a_later_one() -> None:
+    line = LEGACY.partition(" The 595")[0]
+    finding = only("driver-dropped-gpu", machine(gpus=None, pci=None, driver=None, nvml=None, kernel_log=log(line)))
+    assert finding.message.endswith("branch 580 is the last that drives it, and a later one is installed.")
+    assert finding.remedy[0] == "Install branch 580 (the latest 580.x) in place of the driver that is installed."
+
+
 def test_a_listing_that_does_not_tell_the_driver_leaves_it_likely() -> None:
     listed = gpu(driver=None, driver_read=False, nvml=None)
     finding = only("driver-dropped-gpu", machine(listed, driver=None, nvml=SMI, kernel_log=log(LEGACY)))

@@ -52,6 +52,17 @@ def test_quiet(made: Gpu) -> None:
     assert "link-speed-reduced" not in names(machine(made))
 
 
+def test_without_the_port_nvmls_maximum_may_be_the_cards_own() -> None:
+    """An older slot holds the card at its rate, and NVML calls it the card's fault."""
+    in_old_slot = card(port_link=None)
+    assert "link-speed-reduced" not in names(machine(in_old_slot))
+    assert missing("link-speed-reduced", machine(in_old_slot)) == ("gpus.0000:04:00.0.port_link",)
+    # Below what the card advertises, it tells of the slot.
+    newer = Link(width=16, max_width=16, speed_gts=2.5, max_speed_gts=16.0)
+    finding = only("link-speed-reduced", machine(card(link=newer, port_link=None)))
+    assert "card and slot allow 8" in finding.message
+
+
 def test_quiet_in_a_virtual_machine() -> None:
     assert found(machine(card(), cpu=Cpu(hypervisor="KVM"))) == []
 
@@ -66,7 +77,9 @@ def test_unchecked_where_load_or_rate_was_not_read() -> None:
     name = "link-speed-reduced"
     assert missing(name, machine(card(state=None))) == ("gpus.0000:04:00.0.utilization_percent",)
     assert missing(name, machine(card(nvml_speed=None, link=Link()))) == ("gpus.0000:04:00.0.link.speed_gts",)
+    assert missing(name, machine(card())) == ()
+    assert missing(name, machine(gpu(port_link=None))) == ()  # at the card's full rate
     # An idle card is known not to be under load, and a link at its full rate needs no load.
-    assert missing(name, machine(card(state=8))) == ()
+    assert missing(name, machine(card(state=8))) == missing(name, machine(card(state=8, port_link=None))) == ()
     assert missing(name, machine(gpu())) == ()
     assert missing(name, machine(gpus=None)) == ("gpus",)

@@ -1,5 +1,5 @@
 from gpucheck.facts import Nvml
-from gpucheck.readers.nvml import meaning
+from gpucheck.nvml_codes import meaning
 from rules.machines import MIB, amd, bar, blind, driver, gpu, log, machine, missing, names, no_driver, only
 
 FAILED = Nvml(status="failed", call="nvmlInit_v2", code=999, message="Unknown Error")

@@ -174,6 +174,62 @@ class _Stops:
             time.sleep(60)
 
 
+class WrongAlone(worker.Training):
+    """The variables on one device are not those that were given, whoever works with it."""
+
+    def start(self, replica: int, weights: list[Any]) -> list[Any]:
+        return [1.01 * weight for weight in weights] if self.devices[replica] == "CPU:1" else weights
+
+
+PAIR = {"CPU:1", "CPU:2"}
+
+
+class WrongPair(worker.Training):
+    """A sum over both of a pair comes out too large."""
+
+    def combine(self, gradients: list[Any]) -> Any:
+        reduced = super().combine(gradients)
+        return [1.5 * gradient for gradient in reduced] if set(self.devices) >= PAIR else reduced
+
+
+class PairHangs(worker.Training):
+    """Both of a pair together never come to their second step; the faulty way between them may be left
+    out, or not."""
+
+    def each_step(self, phase: str) -> Any:
+        around = FAULT == "peers-hang" and os.environ.get("NCCL_P2P_DISABLE") == "1"
+        for step in super().each_step(phase):
+            if step == 1 and set(self.devices) >= PAIR and not around:
+                time.sleep(600)
+            yield step
+
+
+class BadMemory(worker.Training):
+    """One word of one device's memory has a bit that stays 1."""
+
+    def stored(self, device: str, chunk: int, value: Any) -> Any:
+        if (device, chunk) != ("CPU:1", 2):
+            return value
+        words = value.numpy().copy()
+        words[7] |= 1 << 20
+        return self.tf.constant(words)
+
+
+class WarmsUp(worker.Training):
+    """From the third round of a soak on, a device computes something else."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.rounds = 0
+        put_back = self.layout.reset
+
+        def reset(weights: list[Any]) -> None:
+            self.rounds += 1
+            put_back([1.001 * weight for weight in weights] if self.rounds > 2 else weights)
+
+        self.layout.reset = reset  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, type[worker.Training]] = {
     "not-averaged": GradientsNotAveraged,
     "row-left-out": OneRowLeftOut,
@@ -192,6 +248,12 @@ FAULTS: dict[str, type[worker.Training]] = {
     "process-left": ProcessLeft,
     "hangs": StopsAtStep,
     "dies": StopsAtStep,
+    "wrong-alone": WrongAlone,
+    "wrong-pair": WrongPair,
+    "peers-hang": PairHangs,
+    "pair-hangs": PairHangs,
+    "bad-memory": BadMemory,
+    "warms-up": WarmsUp,
     "none": worker.Training,
 }
 

@@ -63,9 +63,7 @@ def watched(address: str, *, busy: int | None = 90, pids: Any = (PID,), left: in
     return [
         sample(address, STARTED - 1, **asleep),
         *(sample(address, STARTED + 2 * n, energy_joules=100.0 + 400 * n, **at_work) for n in range(1, 5)),
-        sample(
-            address, STARTED + SECONDS + 1, **asleep, memory_used_bytes=(10 + left) * MIB, energy_joules=1800.0
-        ),
+        sample(address, STARTED + SECONDS + 1, **asleep, memory_used_bytes=(10 + left) * MIB, energy_joules=1800.0),
     ]
 
 
@@ -418,6 +416,13 @@ def test_a_slowdown_of_a_moment_or_of_an_idle_card_is_not_told():
     assert weigh(good(), [*asleep, *hot]).findings == ()
 
 
+def test_low_clocks_of_a_card_with_little_to_do_are_not_told():
+    samples = watched(SECOND, busy=20, clock_reasons=("hw-slowdown", "sw-thermal"))
+    judgement = weigh(good(), [*watched(FIRST), *samples])
+    assert judgement.findings == ()
+    assert judgement.devices[1].evidence.nvml.slowdowns is None
+
+
 def test_somebody_elses_process_is_told():
     judgement = weigh(good(), [*watched(FIRST), *watched(SECOND, pids=(PID, 99))])
     assert found(judgement) == [("gpu-busy", "warning", SECOND)]
@@ -712,3 +717,82 @@ def test_what_was_at_work_is_a_sentence_of_its_own(phase, at_work):
     failure = {"kind": "InternalError", "message": "no way", "module": None}
     expected = f"The training process failed. {at_work} InternalError: no way"
     assert message(ending="failed", failure=failure) == expected
+
+
+# --- what the devices counted ---------------------------------------------------------------------
+
+
+def test_samples_of_another_shard_name_the_card():
+    result = good()
+    result["replicas"][1]["fed_difference"] = 0.02
+    result["max_param_difference"] = 0.2  # follows from it
+    judgement = weigh(result)
+    assert found(judgement) == [("shard-mismatch", "error", SECOND)]
+    assert judgement.verdict == "fail"
+
+
+@pytest.mark.parametrize(("cards", "subject"), [([1], SECOND), ([0, 1], "machine")])
+@pytest.mark.parametrize("difference", [0.3, None])
+def test_a_sum_that_came_back_wrong_is_named(cards, subject, difference):
+    """None: it was no number, although what was sent was one."""
+    result = good()
+    for replica in result["replicas"]:
+        replica["reduced_difference"] = 1e-8
+    for card in cards:
+        result["replicas"][card]["reduced_difference"] = difference
+    result["replica_spread"] = result["max_param_difference"] = None
+    judgement = weigh(result)
+    assert found(judgement) == [("allreduce-mismatch", "error", subject)]
+    assert len(judgement.findings[0].evidence) == len(cards)
+
+
+def test_a_replica_that_began_elsewhere_is_named():
+    result = good()
+    result["start_difference"] = 0.01
+    result["replicas"][1]["difference"] = 0.2
+    result["replica_spread"] = result["max_param_difference"] = 0.2
+    assert found(weigh(result)) == [("replica-diverged", "error", SECOND)]
+
+
+def test_variables_of_a_central_keeper_are_at_home_there():
+    result = good()
+    for replica in result["replicas"]:
+        replica |= {"home": "CPU:0", "variables_on": "CPU:0"}
+    assert weigh(result).verdict == "pass"
+    result["replicas"][1]["variables_on"] = "GPU:0"
+    assert found(weigh(result)) == [("gpu-unused-in-training", "error", SECOND)]
+
+
+def inferred() -> dict[str, Any]:
+    result = good()
+    for key in ("max_param_difference", "max_param_change", "loss"):
+        del result[key]
+    return {**result, "max_output_difference": 3e-6, "max_output": 2.0}
+
+
+INFER = Train(replace(PLAN.job, mode="infer"), cards=CARDS)
+
+
+def test_an_inference_claims_no_more_than_that():
+    judgement = weigh(inferred(), plan=INFER)
+    assert (judgement.verdict, judgement.proves_gpu) == ("pass", True)
+    assert judgement.headline == "All 2 GPUs inferred exactly what the CPU did; training was not tried."
+    assert (judgement.numerics.compared, judgement.numerics.max_param_difference) == ("outputs", None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "subject"),
+    [
+        ({"max_output_difference": 0.1}, "machine"),
+        ({"max_output_difference": None}, "machine"),
+        ({"max_output": 0.0}, "machine"),
+    ],
+)
+def test_outputs_that_differ_or_say_nothing_fail(wrong, subject):
+    assert found(weigh({**inferred(), **wrong}, plan=INFER)) == [("output-mismatch", "error", subject)]
+
+
+def test_a_card_that_infers_wrongly_by_itself_is_named():
+    result = inferred()
+    result["devices"][0]["alone_difference"] = 0.5
+    assert found(weigh(result, plan=INFER)) == [("output-mismatch", "error", FIRST)]

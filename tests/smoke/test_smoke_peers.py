@@ -128,7 +128,6 @@ def test_something_else_at_the_address_is_no_worker():
     hosts = places(2)
     with socket.create_server(("127.0.0.1", hosts[1].port)) as other, Peers(Cluster("hosts", hosts, 0), {}) as here:
 
-
         def answer() -> None:
             connection, _ = other.accept()
             with connection, connection.makefile("rb") as lines:

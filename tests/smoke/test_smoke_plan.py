@@ -273,7 +273,13 @@ def test_shares_by_speed_need_a_sample_for_each():
 
 @pytest.mark.parametrize(
     ("strategy", "devices", "shape"),
-    [("model", 3, (1, 3)), ("hybrid", 4, (2, 2)), ("hybrid", 6, (3, 2)), ("hybrid", 12, (4, 3)), ("hybrid", 16, (4, 4))],
+    [
+        ("model", 3, (1, 3)),
+        ("hybrid", 4, (2, 2)),
+        ("hybrid", 6, (3, 2)),
+        ("hybrid", 12, (4, 3)),
+        ("hybrid", 16, (4, 4)),
+    ],
 )
 def test_devices_make_a_mesh(strategy, devices, shape):
     assert mesh(strategy, devices) == shape
@@ -331,7 +337,9 @@ def test_the_load_never_takes_more_than_its_share(free):
     assert batch * sample_bytes(width) >= smaller_batch * sample_bytes(smaller_width)
 
 
-@pytest.mark.parametrize(("cards", "split_", "seconds"), [(1, "even", 5.0), (4, "even", 2.0), (8, "auto", 1.0), (64, "even", 1.0)])
+@pytest.mark.parametrize(
+    ("cards", "split_", "seconds"), [(1, "even", 5.0), (4, "even", 2.0), (8, "auto", 1.0), (64, "even", 1.0)]
+)
 def test_all_measurements_take_ten_seconds_but_one_never_less_than_nvml_needs(cards, split_, seconds):
     assert load_seconds(cards, split_) == seconds
 

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from slurm import Slurm, unavailable
 
 from gpucheck.smoke.report import SmokeReport
-from slurm import Slurm, unavailable
 
 SCRIPT = Path(__file__).with_name("cluster_worker.py")
 WHY_NOT = "needs the extra [smoke]" if find_spec("tensorflow") is None else unavailable()
@@ -32,8 +32,8 @@ def report(folder: Path, rank: int) -> SmokeReport:
 
 def test_two_nodes_train_exactly(slurm, tmp_path):
     """The job has two nodes and two tasks each, the step one task on each: only the step counts."""
-    command = ["-m", "gpucheck", "smoke", "--devices", "cpu:1", "--cluster", "slurm", "--json", "--steps", "4"]
-    step = f"srun -N2 -n2 --ntasks-per-node=1 --output={tmp_path}/%t.json --error={tmp_path}/%t.txt {sys.executable} {' '.join(command)}"
+    srun = f"srun -N2 -n2 --ntasks-per-node=1 --output={tmp_path}/%t.json --error={tmp_path}/%t.txt"
+    step = f"{srun} {sys.executable} -m gpucheck smoke --devices cpu:1 --cluster slurm --json --steps 4"
     ended = slurm.run(["salloc", "-N2", "-n4", "sh", "-c", step], timeout=120)
     assert ended.returncode == 0, ended.stderr
     documents = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]

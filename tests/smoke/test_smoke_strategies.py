@@ -35,9 +35,7 @@ def job(strategy: Strategy, **more) -> Job:
 
 
 SOUND = [job(strategy, mode=mode) for strategy, mode in product(STRATEGIES, ("train", "infer"))]
-BY_SPEED = [
-    job(strategy, mode=mode, by_speed=True) for strategy, mode in product(STRATEGIES[:2], ("train", "infer"))
-]
+BY_SPEED = [job(strategy, mode=mode, by_speed=True) for strategy, mode in product(STRATEGIES[:2], ("train", "infer"))]
 
 ALL, DATA = STRATEGIES, STRATEGIES[:2]
 FAULTS = [

@@ -337,5 +337,3 @@ def test_busy_cards_are_left_alone(monkeypatch, if_busy):
     else:  # the card got free, and so it was trained for
         assert list(looks) == []
         assert "gpu-busy" not in [finding.name for finding in report.findings]
-
-

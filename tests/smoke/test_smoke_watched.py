@@ -193,6 +193,14 @@ def test_a_watch_that_hangs(attend: Attend, monkeypatch: pytest.MonkeyPatch) -> 
     assert judgement.devices[1].evidence.nvml.memory_left_bytes is None
 
 
+def test_a_watch_that_dies_keeps_nobody_waiting(attend: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "SETTLE_SECONDS", 600.0)
+    dying = working(1, calls={"nvmlDeviceGetPowerUsage": [0] * 5 + ["crash"]})
+    _, _, judgement = attend(script(working(0), dying))
+    assert found(judgement) == [("nvml-unavailable", "warning", "machine")]
+    assert judgement.verdict == "pass"  # what it saw until then is enough
+
+
 def test_a_machine_without_nvml(attend: Attend) -> None:
     _, _, judgement = attend(script(calls={"nvmlInit": 9}))
     assert (judgement.verdict, found(judgement)) == ("not-run", [("nvml-unavailable", "warning", "machine")])

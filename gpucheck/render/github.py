@@ -1,0 +1,54 @@
+"""The gate's answer as GitHub Actions reads it: annotations, and a page for the summary of the step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpucheck.text import say, shorten
+
+if TYPE_CHECKING:
+    from gpucheck.checking import CheckReport
+
+_MOST = 10
+"""GitHub shows no more annotations of a kind for one step."""
+
+
+def _data(text: str) -> str:
+    """The part after the second pair of colons, as the runner decodes it."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """A value between the command and its message."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _annotation(level: str, title: str, message: str) -> str:
+    return f"::{level} title={_property(shorten(title, 120))}::{_data(shorten(message, 1000))}"
+
+
+def annotations(report: CheckReport) -> str:
+    """One line for each question that was not passed, one for each that is allowed, and one for each earlier try."""
+    errors = [
+        _annotation("error", say("gpucheck: {name} ({subject})", name=row.finding or row.topic, subject=row.subject),
+                    row.message)
+        for row in report.checks
+        if row.outcome == "fail"
+    ]  # fmt: skip
+    errors += [
+        _annotation("error", say("gpucheck could not check: {topic}", topic=row.topic), row.message)
+        for row in report.checks
+        if row.outcome == "unknown"
+    ]
+    warnings = [
+        _annotation("warning", say("gpucheck: try {number} was not good", number=number), attempt.headline)
+        for number, attempt in enumerate(report.attempts[:-1], 1)
+    ]
+    notices = [
+        _annotation("notice", say("gpucheck: allowed"), row.message) for row in report.checks if row.allowance is not None
+        and row.outcome == "pass"
+    ]  # fmt: skip
+    if report.advice is not None:
+        notices.insert(0, _annotation("notice", say("gpucheck: what to do"), report.advice))
+    return "".join(f"{line}\n" for lines in (errors, warnings, notices) for line in lines[:_MOST])
+
