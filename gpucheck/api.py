@@ -25,6 +25,12 @@ def probe(
     timeout: float = 10.0,
     catalog: str | None = None,
     baseline: str | None = None,
+    ask_ipmi: bool = False,
+    bmc: str | None = None,
+    bmc_auth: str | None = None,
+    bmc_ca: str | None = None,
+    bmc_insecure: bool = False,
+    bmc_timeout: float = 60.0,
 ) -> Probe:
     """What is in this machine (or in captures and dumps of one), and what is wrong with it.
 
@@ -34,13 +40,34 @@ def probe(
         timeout: Seconds that NVML may take.
         catalog: Folder with catalog entries of your own.
         baseline: An earlier probe of the machine (its JSON document), capture or dump to compare it with.
+        ask_ipmi: Also run ``ipmitool`` for the power supplies and the BMC's log (takes seconds, needs root).
+        bmc: Also ask this BMC by Redfish: ``https://`` and its name or address.
+        bmc_auth: File with user and password for it; by default ``GPUCHECK_BMC_USER`` and
+            ``GPUCHECK_BMC_PASSWORD`` in the environment have them.
+        bmc_ca: PEM file with the certificates to check that of the BMC with.
+        bmc_insecure: Do not check the certificate of the BMC.
+        bmc_timeout: Seconds that the BMC may take.
 
     Raises:
-        gpucheck.errors.InputError: A source cannot be read, or they are of two machines.
+        gpucheck.errors.InputError: A source cannot be read, they are of two machines, or the BMC does not answer.
+        gpucheck.errors.UsageError: The BMC's address is none, or nothing gives user and password.
     """
     from gpucheck.probing import probe as look
 
-    return look(sources, expect_gpus=expect_gpus, timeout=timeout, catalog=load(catalog), baseline=baseline)
+    access = None
+    if bmc is not None:
+        from gpucheck import redfish
+
+        access = redfish.access(bmc, bmc_auth, ca_file=bmc_ca, insecure=bmc_insecure, timeout=bmc_timeout)
+    return look(
+        sources,
+        expect_gpus=expect_gpus,
+        timeout=timeout,
+        ask_ipmi=ask_ipmi,
+        bmc=access,
+        catalog=load(catalog),
+        baseline=baseline,
+    )
 
 
 def advise(

@@ -218,6 +218,9 @@ def uncompared(comparison: Comparison) -> str | None:
     return say("Cards were not compared: this list may be an excerpt. Not seen here: {unseen}.", unseen=unseen)
 
 
+_SAME_MACHINE = "give an earlier probe of the same machine as the baseline"
+
+
 def _check_one_machine(earlier: Earlier, machine: Machine, name: str) -> None:
     first, second = earlier.machine.system, machine.system
     if first is None or second is None:
@@ -235,7 +238,7 @@ def _check_one_machine(earlier: Earlier, machine: Machine, name: str) -> None:
         )
     else:
         return
-    raise InputError(fault, input=earlier.origin, hint="give an earlier probe of the same machine as the baseline")
+    raise InputError(fault, input=earlier.origin, hint=_SAME_MACHINE)
 
 
 def _check_cards(earlier: Earlier, machine: Machine, name: str) -> None:
@@ -251,7 +254,7 @@ def _check_cards(earlier: Earlier, machine: Machine, name: str) -> None:
                 before=label(old),
                 after=label(gpu),
             )
-            raise InputError(fault, input=earlier.origin, hint="give an earlier probe of the same machine as the baseline")
+            raise InputError(fault, input=earlier.origin, hint=_SAME_MACHINE)
 
 
 def _uuid(gpu: Gpu) -> str | None:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -112,8 +113,7 @@ def check(
     for number in range(asked.retry.times + 1):
         if number:
             wait(asked.retry.wait_seconds)
-        trouble: list[str] = []
-        started = now()
+        started, trouble = now(), list[str]()
         probe = look(
             sources,
             expect_gpus=expected,
@@ -121,7 +121,7 @@ def check(
             ask_ipmi=ask_ipmi,
             catalog=catalog,
             baseline=asked.baseline,
-            otherwise=lambda live=not sources, trouble=trouble: _at_least_one(live, trouble),
+            otherwise=partial(_at_least_one, not sources, trouble),
         )
         seen = Situation(
             policy=asked,
@@ -130,7 +130,7 @@ def check(
             catalog=catalog,
             today=today or datetime.datetime.now(datetime.UTC).date(),
             asked_training=train and asked.smoke.run and not sources,
-            trouble=trouble[0] if trouble else None,
+            trouble=next(iter(trouble), None),
         )
         seen = replace(seen, smoke=_training(seen, progress))
         checks = judge(seen)
@@ -174,11 +174,14 @@ def _at_least_one(live: bool, trouble: list[str]) -> Expected:
 
 
 def node_gres(host: Host, variables: Mapping[str, str]) -> Expected | None:
-    """How many whole GPUs Slurm has configured for this node; None where Slurm does not say.
+    """How many whole GPUs Slurm has configured for this node; None where Slurm does not say, and in a job, which
+    has a part of them.
 
     Raises:
         TimeoutError: Slurm's controller does not answer.
     """
+    if "SLURM_JOB_ID" in variables:
+        return None
     name = variables.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     try:
         done = host.run(["scontrol", "--oneliner", "show", "node", name], SCONTROL_SECONDS)
@@ -265,7 +268,9 @@ def _advice(checks: Sequence[PolicyCheck], verdict: CheckVerdict) -> str | None:
     open_ = [row for row in checks if row.outcome == "unknown"]
     if any(row.transient for row in open_):
         return say("Nothing shows that this machine is bad: try the job again, on another machine if there is one.")
-    one = "Nothing shows that this machine is bad, and another try gives the same: bring what was not read, or ask less."
+    one = (
+        "Nothing shows that this machine is bad, and another try gives the same: bring what was not read, or ask less."
+    )
     many = (
         "Nothing shows that this machine is bad, and another try gives the same: bring the {count} things that were "
         "not read, or ask less."

@@ -400,9 +400,9 @@ def _show_message(advice: Advice) -> None:
 
 
 @app.command(
-    epilog="Examples: gpucheck smoke --devices auto --expect-gpus 2;"
+    epilog="Example: gpucheck smoke --devices auto --expect-gpus 2. Several hosts:"
     " srun -K -N 2 --ntasks-per-node=1 gpucheck smoke --cluster slurm (-K, --kill-on-bad-exit: when a task"
-    " ends, srun ends the rest); gpucheck smoke --cluster hosts.toml --rank 0"
+    " ends, srun ends the rest), or on each host gpucheck smoke --cluster hosts.toml --rank 0"
 )
 def smoke(
     devices: Annotated[

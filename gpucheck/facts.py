@@ -391,6 +391,8 @@ class Driver(Fact):
     """/dev/nvidia0 and so on, without nvidiactl, nvidia-uvm and nvidia-modeset."""
     kernel_release: Text | None = None
     kernel_command_line: Text | None = None
+    """The options that decide what becomes of a card (``pci=``, ``iommu=``, ``vfio-pci.ids=``, ``nomodeset``, those
+    of GPU modules), and no others."""
     efi_boot: bool | None = None
     secure_boot: bool | None = None
     """Whether the firmware checks signatures, and so the kernel those of its modules; False on legacy boot."""
@@ -436,7 +438,8 @@ class Environment(Fact):
 
     variables: dict[str, Text] | None = None
     """The variables that :data:`gpucheck.readers.environment.WANTED` names, those that are set. Of
-    ``TF_CONFIG`` and ``KUBERNETES_SERVICE_HOST`` only that they are (the value is ``set``)."""
+    ``TF_CONFIG`` and ``KUBERNETES_SERVICE_HOST`` only that they are (the value is ``set``), of
+    ``LD_LIBRARY_PATH`` only folders of CUDA and NVIDIA."""
     variables_complete: bool = True
     """False where ``variables`` is an excerpt: one that is not in it may be set all the same."""
     container: Literal["docker", "podman", "kubernetes", "lxc", "other"] | None = None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from gpucheck.errors import InputError, UsageError
 from gpucheck.host import READ_LIMIT, Completed, Host, NvmlAnswers, Python
@@ -96,13 +96,13 @@ def _base(url: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise UsageError("not an address", input="--bmc", hint=hint) from None
-    if "@" in url:  # what stands before it may be a password: the address is not repeated
+    if "@" in unquote(unquote(url)):  # what stands before it may be a password: the address is not repeated
         hint = f"write them into a file for --bmc-auth, or set {USER} and {PASSWORD}"
         raise UsageError("it must not hold a user or password", input="--bmc", hint=hint)
     if parts.scheme != "https" or not host or not url.isascii() or any(char.isspace() for char in url):
         raise UsageError("not an address that begins with https://", input=url, hint=hint)
     if parts.path.rstrip("/") not in ("", ROOT) or parts.query or parts.fragment:
-        raise UsageError("it goes on behind the host", input=url, hint=hint)
+        raise UsageError("it goes on behind the host", input="--bmc", hint=hint)  # so may what stands there
     name = f"[{host}]" if ":" in host else host
     return f"https://{name}:{port}" if port is not None else f"https://{name}"
 

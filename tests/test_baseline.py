@@ -468,9 +468,10 @@ def test_one_uuid_of_two_models_is_not_one_machine(write: Write) -> None:
     """Without the firmware's names only the cards can tell."""
     other = NvmlCard(SLOT_6, pci_id=0x1DB410DE, subsystem_id=0x121410DE, name="Tesla V100-PCIE-16GB")
     uuid = {"device": 0, "call": "nvmlDeviceGetUUID", "code": 0, "value": NvmlCard(SLOT_6).own_uuid(1)}
-    before = r730(p40(SLOT_6, 0, pci_id="10de:1db4"), nvml=nvml(replace(other, more=(uuid,))))
-    for first, second in ((replace(before, board=None), seated(1, None)), (before, replace(seated(1, None), board=None))):
-        with pytest.raises(InputError, match="cannot be compared with .*Tesla P40 at 0000:04:00.0") as caught:
+    before = r730(replace(p40(SLOT_6, 0), ids="10de:1db4"), nvml=nvml(replace(other, more=(uuid,))))
+    now = seated(1, None)
+    for first, second in ((replace(before, board=None), now), (before, replace(now, board=None))):
+        with pytest.raises(InputError, match=r"cannot be compared with .*Tesla P40 at 0000:04:00\.0") as caught:
             probe([write("after", second)], baseline=write("before", first))
         assert caught.value.exit_code == 2
     # Where the firmware says that it is the same machine, it is another card in the same place.

@@ -31,6 +31,7 @@ from redfish_service import (
     serving,
 )
 
+from gpucheck import api
 from gpucheck.cli import run
 from gpucheck.errors import GpucheckError, InputError, UsageError
 from gpucheck.facts import Parts
@@ -85,7 +86,9 @@ def test_addresses(url: str, base: str) -> None:
     "url",
     [
         "192.0.2.7", "http://192.0.2.7", "https://", "https:///x", "https://h:x", "https://h:99999", "https://[::",
-        "https://h/login", "https://h?x=1", "https://h#x", "https://u:secret@h", "u:secret@h", "https://h\n", "https://ä",
+        "https://h/login", "https://h?x=1", "https://h#x", "https://u:secret@h", "u:secret@h",
+        "https://u%3Asecret%40h", "https://u:secret%2540h", "https://h/?password=secret", "https://h/secret",
+        "https://h\n", "https://ä",
         "file:///etc/passwd", "",
     ],
 )  # fmt: skip
@@ -355,6 +358,10 @@ def test_the_command(service: Service, tmp_path: Path, capsys: pytest.CaptureFix
     document = json.loads(capsys.readouterr().out)
     assert document["machine"]["firmware_settings"]["MmioAbove4Gb"] == "Disabled"
     assert document["machine"]["system"]["product"] == "PowerEdge R730"
+    asked = api.probe([str(lscpu)], bmc=service.url, bmc_auth=str(auth), bmc_ca=str(service.certificate))
+    assert asked.machine.model_dump(mode="json", by_alias=True) == document["machine"]
+    with pytest.raises(InputError, match="certificate"):
+        api.probe([str(lscpu)], bmc=service.url, bmc_auth=str(auth))
     assert run(["probe", "--from", str(lscpu), "--json", *options[:-2]]) == 2
     refusal = json.loads(capsys.readouterr().out)["error"]
     assert refusal["input"] == service.url

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucheck.cli import CatalogFolder, Expect, From, Ipmi, Json, Lang, Language, Markdown, Strict, _progress, _show, app
+from gpucheck.cli import (
+    CatalogFolder,
+    Expect,
+    From,
+    Ipmi,
+    Json,
+    Lang,
+    Language,
+    Markdown,
+    Strict,
+    _progress,
+    _show,
+    app,
+)
 from gpucheck.errors import NotCheckable, UsageError
 from gpucheck.text import say
 
@@ -141,7 +154,7 @@ def _show_on_github(report: CheckReport, *, as_json: bool, markdown: bool) -> No
         _show(report, "check", as_json=False, markdown=markdown)
         print(f"::{token}::")
     sys.stdout.flush()
-    print(github.annotations(report), end="", file=sys.stderr if as_json else sys.stdout)
+    print(github.commands(report), end="", file=sys.stderr if as_json else sys.stdout)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return

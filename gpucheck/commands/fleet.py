@@ -133,7 +133,7 @@ def report(
             since=since,
             room=room,
             catalog=catalog,
-            jobs=jobs or len(os.sched_getaffinity(0)),
+            jobs=jobs or os.cpu_count() or 1,
             strict=strict,
             progress=counted,
         )

@@ -21,6 +21,7 @@ from gpucheck.dumps import lspci, nvidia_smi, small
 from gpucheck.facts import Driver, Gap, GapReason, KernelLog, Parts, PciFunction
 from gpucheck.readers import cpu as cpu_reader
 from gpucheck.readers import kernel_log, smbios
+from gpucheck.readers.driver import options_that_matter
 from gpucheck.text import say
 
 _LINE = "_" * 44
@@ -240,6 +241,7 @@ def _driver(sections: _Sections) -> Parts:
     modules = files.get("/proc/modules")
     version = files.get("/proc/driver/nvidia/version")
     command_line = files.get("/proc/cmdline")
+    options = options_that_matter(command_line) if command_line and command_line.strip() else None
     modinfo = sections.commands.get("modinfo")
     installed = True if modinfo and "vermagic:" in modinfo[0] else None
     known: list[str] = []
@@ -251,7 +253,7 @@ def _driver(sections: _Sections) -> Parts:
         installed = True
     driver = small.filled(
         (
-            Driver(kernel_command_line=(command_line or "").strip() or None, nvidia_module_installed=installed),
+            Driver(kernel_command_line=options, nvidia_module_installed=installed),
             small.lsmod(modules or ""),
             small.driver_version(version or ""),
             small.uname(sections.head),

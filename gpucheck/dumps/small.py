@@ -128,7 +128,7 @@ def uname(text: str) -> Driver:
 def command_line(text: str) -> Driver:
     """Options of the kernel, from /proc/cmdline."""
     found = _COMMAND_LINE.search(text)
-    return Driver(kernel_command_line=found[0] if found else None)
+    return Driver(kernel_command_line=driver_reader.options_that_matter(found[0]) if found else None)
 
 
 def modinfo(text: str) -> Driver:
@@ -169,11 +169,13 @@ def _gaps(level: str, facts: Cpu | Driver, how: dict[str, str], known: Iterable[
 
 # --- power supplies -----------------------------------------------------------------------------
 
+
 def sensors(text: str) -> Parts:
     """State of power supplies in ``ipmitool sdr``, which never tells their rating."""
     how = say("sudo /usr/bin/ipmitool fru > fru.txt, then gpucheck probe --from fru.txt")
     gap = Gap(fact="psus.watts", reason="not-in-input", how=how)
-    return psu.from_ipmi_sdr(text).model_copy(update={"gaps": (gap,)})
+    read = psu.from_ipmi_sdr(text)
+    return read.model_copy(update={"gaps": (gap, *read.gaps)})
 
 
 def draw(text: str) -> Parts:

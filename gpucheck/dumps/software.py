@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from gpucheck.facts import Environment, Gap, Package, Parts, Software, TensorFlowLog
-from gpucheck.readers.environment import FLAGS, WANTED, wanted
+from gpucheck.readers.environment import FLAGS, WANTED, kept
 from gpucheck.readers.software import is_wanted, normalised
 from gpucheck.text import clean, say
 
@@ -57,10 +57,10 @@ def printenv(text: str) -> Parts:
         if (found := _VARIABLE.fullmatch(line)) is not None:
             variables.setdefault(found["name"], found["value"])
     complete = len(_USUAL & variables.keys()) > 1
-    kept = {name: value for name, value in wanted(variables).items() if name in _WITH_BLANKS or " " not in value}
-    if not kept and not complete:
+    facts = {name: value for name, value in kept(variables).items() if name in _WITH_BLANKS or " " not in value}
+    if not facts and not complete:
         return Parts()
-    return Parts(environment=Environment(variables=kept, variables_complete=complete))
+    return Parts(environment=Environment(variables=facts, variables_complete=complete))
 
 
 def _is_variable(line: str) -> bool:

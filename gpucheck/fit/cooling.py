@@ -58,7 +58,8 @@ def cooling(case: Case) -> Iterator[Ruling]:
             elif said == "no" and binds(sources):
                 yield Ruling(check_of("cooling", "fail", note, card_sources, sources))
             else:
-                held = Condition(text=row.remedy or note, sources=sources)
+                text = row.remedy or say("the chassis cools the card in spite of this: {what}", what=note)
+                held = Condition(text=text, sources=sources)
                 yield Ruling(check_of("cooling", "unknown", note, card_sources, sources), conditions=(held,))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpucheck.findings import Check
-from gpucheck.fit.case import Case, Ruling
+from gpucheck.fit.case import Case, Ruling, needs_that_apply
 from gpucheck.fit.report import AdviceVerdict
 from gpucheck.fit.request import Request
 from gpucheck.fit.rulings import failing, lowering, rulings
@@ -64,15 +64,18 @@ class Plan:
 
     @property
     def cost(self) -> tuple[object, ...]:
-        """Less is better among plans that leave out as many: does it fit, what is not known, changes, distance."""
+        """Less is better among plans that leave out as many: does it fit, what is not known, CPUs that are wanted,
+        changes, distance."""
         counts = [ruling.check.outcome for ruling in self.rulings]
         unknown = sum(ruling.essential and ruling.check.outcome == "unknown" for ruling in self.rulings)
         # Where cards find no slot, the fuller machine shows best what keeps them out.
         cpus = self.case.build.cpus
+        missing = sum((need.cpus or 1) > cpus for need in needs_that_apply(self.case))
         return (
             counts.count("fail"),
             unknown,
             -cpus if self.left_out else 0,
+            missing,
             counts.count("change"),
             cpus,
             self.case.placement.cost,

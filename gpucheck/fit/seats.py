@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.entries import Size, SlotRow, citations
 from gpucheck.findings import Citation
-from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed, owner_told
+from gpucheck.fit.case import Case, Ruling, admitted, check_of, covered, listed, needs_that_apply, owner_told
 from gpucheck.fit.report import Condition, Item, Question
 from gpucheck.fit.request import HEIGHT_ROUNDING_MM, ROUNDING_MM, Order, Wanted
 from gpucheck.fit.slots import (
@@ -336,31 +336,39 @@ def _measure(topic: Topic, wanted: Wanted, rows: Sequence[SlotRow]) -> Question:
 
 
 def sockets(case: Case) -> Iterator[Ruling]:
-    """Which CPUs must be there for the slots that are used?"""
+    """Which CPUs must be there: those that own the slots that are used, and those that the plan counts on."""
     owners = {place.row.socket for place in case.placement.seats if place.row.socket is not None}
-    highest = max(owners, default=1)
+    highest, counted = max(owners, default=1), case.build.cpus if case.request.cpus is None else 1
     sources = case.cite(key for place in case.placement.seats if place.row.socket == highest for key in place.row.src)
     unknown = any(place.row.socket is None for place in case.placement.seats)
-    if not case.placement.seats or case.server.sockets.count == 1 or (unknown and highest == 1):
+    if not case.placement.seats or case.server.sockets.count == 1:
         return
-    if highest == 1:
+    if counted > highest:
+        needed = [need for need in needs_that_apply(case) if (need.cpus or 1) > highest]
+        text = say("The plan counts on {cpu} CPUs, whichever owns the slots used.", cpu=counted)
+        yield _cpus_needed(counted, text, (*sources, *case.cite(key for need in needed for key in need.src)))
+    elif highest == 1 and not unknown:
         yield Ruling(
             check_of("socket", "pass", say("The slots used belong to CPU 1: one CPU is enough for them."), sources)
         )
-    elif case.request.cpus is not None:
+    elif highest > 1 and case.request.cpus is not None:
         text = say("CPU {cpu}, which owns a slot used, is fitted.", cpu=highest)
         yield Ruling(check_of("socket", "pass", text, sources))
-    else:
+    elif highest > 1:
         text = say("A slot used belongs to CPU {cpu}: {cpu} CPUs must be fitted.", cpu=highest)
-        item = Item(
-            item=say("CPU {cpu} with its heat sink, of the same model as CPU 1", cpu=highest),
-            part_numbers=(),
-            quantity=highest - 1,
-            need="maybe-fitted",
-            why=text,
-            sources=sources,
-        )
-        yield Ruling(check_of("socket", "change", text, sources), items=(item,))
+        yield _cpus_needed(highest, text, sources)
+
+
+def _cpus_needed(count: int, why: str, sources: tuple[Citation, ...]) -> Ruling:
+    item = Item(
+        item=say("CPU {cpu} with its heat sink, of the same model as CPU 1", cpu=count),
+        part_numbers=(),
+        quantity=count - 1,
+        need="maybe-fitted",
+        why=why,
+        sources=sources,
+    )
+    return Ruling(check_of("socket", "change", why, sources), items=(item,))
 
 
 def options(case: Case) -> Iterator[Ruling]:

@@ -125,6 +125,8 @@ def _then(what: str, answer: Answer, with_cards: bool) -> str:
         )
         return say(template, what=what, most=answer.max_count)
     templates = _THEN if answer.max_count is None else _THEN_COUNTED
+    if answer.max_count == 0:
+        return say("{what} Then none of the cards fits.", what=what)
     return say(templates[answer.verdict], what=what, most=answer.max_count)
 
 

@@ -20,7 +20,7 @@ def support(case: Case) -> Iterator[Ruling]:
         yield _statement(case, gpu.official_note or "The vendor supports no GPU in this model.", gpu.official_src)
     elif gpu.official_note is not None:
         sources = case.cite(gpu.official_src)
-        said = Condition(text=say("what the vendor says is kept: {what}", what=gpu.official_note), sources=sources)
+        said = Condition(text=say("the vendor's word is no obstacle: {what}", what=gpu.official_note), sources=sources)
         # A note that the vendor's word was not read is no condition.
         held = (said,) if gpu.official == "supported" else ()
         yield Ruling(check_of("support", "unknown", gpu.official_note, sources), conditions=held)

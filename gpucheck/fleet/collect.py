@@ -219,7 +219,7 @@ async def _all(
     folder: Path, run: str, jobs: Sequence[Job], parallel: int, timeout: float, progress: Progress | None
 ) -> list[Unseen]:
     """Every host; those that gave nothing come back. A disk that is full ends all of it."""
-    gate = asyncio.Semaphore(parallel)
+    gate, looking = asyncio.Semaphore(parallel), asyncio.Lock()
     failed: list[Unseen] = []
     done = 0
 
@@ -227,7 +227,7 @@ async def _all(
         nonlocal done
         async with gate:
             try:
-                await _one(folder, run, job, timeout)
+                await _one(folder, run, job, timeout, looking)
             except Failed as failure:
                 failed.append(Unseen(host=job.host, reason=str(failure)))
         done += 1
@@ -243,8 +243,11 @@ async def _all(
     return failed
 
 
-async def _one(folder: Path, run: str, job: Job, timeout: float) -> None:
-    """One host: received beside its place, looked at, and only then put there."""
+async def _one(folder: Path, run: str, job: Job, timeout: float, looking: asyncio.Lock) -> None:
+    """One host: received beside its place, looked at, and only then put there.
+
+    Captures are looked at one after the other: what a host packed may be large when it is unpacked.
+    """
     part = store.part(folder, job.host)
     try:
         with part.open("wb") as file:
@@ -253,7 +256,8 @@ async def _one(folder: Path, run: str, job: Job, timeout: float) -> None:
                     await job.fetch(Answer(Sink(file, LIMIT)))
             except TimeoutError:
                 raise Failed(say("no answer within {seconds:g} s", seconds=timeout)) from None
-        form = await asyncio.to_thread(lambda: ending(part.read_bytes(), job.host))
+        async with looking:
+            form = await asyncio.to_thread(lambda: ending(part.read_bytes(), job.host))
         store.keep(folder, job.host, run, form)
     finally:
         part.unlink(missing_ok=True)

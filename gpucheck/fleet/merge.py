@@ -18,9 +18,8 @@ from gpucheck.probing import ProbeVerdict
 from gpucheck.text import say, shorten
 
 TWINS = 3
-"""Fewer say nothing of which machine is the odd one."""
-_MANY = 3
-"""So many times as many twins as machines like the odd one: else there are two kinds of machine, and none is odd."""
+"""So many twins for each machine like the odd one. With fewer nobody can say which is odd, or there are two kinds of
+machine and none is."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -259,12 +258,12 @@ def _odd(rows: Sequence[Row], trait: _Trait, sizes: Mapping[int, int]) -> Iterat
     for family in families.values():
         values = Counter(trait.value(rows[number].traits, sizes) for number in family)
         (usual, twins), *others = values.most_common()
-        if twins < TWINS or not others:
+        if not others:
             continue
         twin = next(rows[n].traits for n in family if trait.value(rows[n].traits, sizes) == usual)
         for number in family:
             own = trait.value(rows[number].traits, sizes)
-            if own != usual and values[own] * _MANY <= twins:
+            if own != usual and values[own] * TWINS <= twins:
                 yield number, _note(trait.tell(rows[number].traits, twin), twins)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -232,14 +232,16 @@ def judged(places: Iterable[Place], work: Callable[[Place], Row | Unseen], jobs:
         yield from map(work, places)
         return
     left = iter(places)
-    again: deque[Place] = deque()
+    again: list[Place] = []
     while True:
         running: dict[Future[Row | Unseen], Place] = {}
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        with _pool(jobs) as pool:
             try:
                 while True:
                     for place in islice(left, 4 * jobs - len(running)):
+                        again = [place]  # until it is on its way: a broken pool takes nothing
                         running[pool.submit(work, place)] = place
+                        again = []
                     if not running:
                         break
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -247,19 +249,29 @@ def judged(places: Iterable[Place], work: Callable[[Place], Row | Unseen], jobs:
                         del running[future]
                         yield result
             except BrokenProcessPool:
-                again.extend(running.values())
+                again += running.values()
         if not again:
             return
-        while again:
-            yield _alone(again.popleft(), work)
+        yield from _one_by_one(again, work)
+        again.clear()
 
 
-def _alone(place: Place, work: Callable[[Place], Row | Unseen]) -> Row | Unseen:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(work, place).result()
-        except BrokenProcessPool:
-            return Unseen(host=place.host, reason=say("the process that judged it died: too large for this computer?"))
+def _one_by_one(places: Iterable[Place], work: Callable[[Place], Row | Unseen]) -> Iterator[Row | Unseen]:
+    """Those that were being judged when a process died: here it shows which of them it was."""
+    pool = _pool(1)
+    try:
+        for place in places:
+            try:
+                yield pool.submit(work, place).result()
+            except BrokenProcessPool:
+                pool = _pool(1)
+                yield Unseen(host=place.host, reason=say("the process that judged it died: too large for memory?"))
+    finally:
+        pool.shutdown()
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
 
 
 # --- the document -------------------------------------------------------------------------------

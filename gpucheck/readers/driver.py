@@ -66,6 +66,13 @@ _BLACKLISTED = re.compile(
 )
 _LOADED = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)")
 
+_OPTION = (
+    r"nomodeset|recovery|single|rescue|emergency"
+    r"|(?:pci|pcie_aspm|pcie_ports|iommu|intel_iommu|amd_iommu|module_blacklist|modprobe\.blacklist"
+    r"|rd\.driver\.blacklist|pci-stub\.ids|vfio[-_]pci\.\w+|(?:nvidia|nouveau|amdgpu|radeon|i915|xe)(?:[-_]\w+)?\.\w+"
+    r"|iommu\.\w+)=\S*"
+)
+
 Flavour = Literal["open", "proprietary"]
 
 
@@ -110,6 +117,12 @@ def parse_blacklist(text: str) -> set[str]:
     return {first or second for first, second in _BLACKLISTED.findall(text)}
 
 
+def options_that_matter(command_line: str) -> str:
+    """Of the kernel's options those that decide what becomes of a card. The others are left out: tokens,
+    addresses and passwords of installers stand among them."""
+    return " ".join(word for word in command_line.split() if re.fullmatch(_OPTION, word))
+
+
 def read(host: Host) -> Parts:
     """``driver`` of a machine."""
     gaps: list[Gap] = []
@@ -118,6 +131,7 @@ def read(host: Host) -> Parts:
     version, flavour = _nvidia_version(host, loaded, gaps)
     installed = _module_installed(host, release, gaps)
     libraries = _library_versions(host, gaps)
+    options = _line(host, "kernel_command_line", "/proc/cmdline", gaps)
     efi = _efi_boot(host, gaps)
     driver = Driver(
         loaded_modules=loaded,
@@ -127,7 +141,7 @@ def read(host: Host) -> Parts:
         library_versions=libraries,
         device_files=_device_files(host, gaps),
         kernel_release=release,
-        kernel_command_line=_line(host, "kernel_command_line", "/proc/cmdline", gaps),
+        kernel_command_line=None if options is None else options_that_matter(options),
         efi_boot=efi,
         secure_boot=_secure_boot(host, efi, gaps),
         module_kernels=_module_kernels(host, release) if libraries and installed is False else None,

@@ -70,12 +70,25 @@ def wanted(variables: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted((kept | {name: IS_SET for name in FLAGS if name in variables}).items()))
 
 
+def kept(variables: Mapping[str, str]) -> dict[str, str]:
+    """Of the variables that matter what is a fact: of LD_LIBRARY_PATH only folders of CUDA and NVIDIA, for
+    the others name people, projects and hosts."""
+    facts = wanted(variables)
+    if "LD_LIBRARY_PATH" in facts:
+        folders = facts["LD_LIBRARY_PATH"].split(":")
+        facts["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if re.search(_OF_CUDA, folder))
+    return facts
+
+
+_OF_CUDA = r"(?i)cuda|cudnn|nvidia|nccl"
+
+
 def read(host: Host) -> Parts:
     """``environment`` of a machine."""
     gaps: list[Gap] = []
     variables: dict[str, str] | None = None
     try:
-        variables = wanted(host.environment())
+        variables = kept(host.environment())
     except FileNotFoundError:
         how = say("What was given does not hold it: run gpucheck probe where the program runs, or add printenv.")
         gaps.append(Gap(fact="environment.variables", reason="not-in-input", how=how))

@@ -27,28 +27,22 @@ def _annotation(level: str, title: str, message: str) -> str:
     return f"::{level} title={_property(shorten(title, 120))}::{_data(shorten(message, 1000))}"
 
 
-def annotations(report: CheckReport) -> str:
-    """One line for each question that was not passed, one for each that is allowed, and one for each earlier try."""
-    errors = [
-        _annotation("error", say("gpucheck: {name} ({subject})", name=row.finding or row.topic, subject=row.subject),
-                    row.message)
-        for row in report.checks
-        if row.outcome == "fail"
-    ]  # fmt: skip
-    errors += [
-        _annotation("error", say("gpucheck could not check: {topic}", topic=row.topic), row.message)
-        for row in report.checks
-        if row.outcome == "unknown"
-    ]
+def commands(report: CheckReport) -> str:
+    """Annotations as commands to the runner: one for each question that was not passed, one for each earlier try,
+    what to do, and one for each finding that is allowed."""
+    errors, notices = [], []
+    for row in report.checks:
+        if row.outcome == "fail":
+            title = say("gpucheck: {name} ({subject})", name=row.finding or row.topic, subject=row.subject)
+            errors.append(_annotation("error", title, row.message))
+        elif row.outcome == "unknown":
+            errors.append(_annotation("error", say("gpucheck could not check: {topic}", topic=row.topic), row.message))
+        elif row.allowance is not None:
+            notices.append(_annotation("notice", say("gpucheck: allowed"), row.message))
     warnings = [
         _annotation("warning", say("gpucheck: try {number} was not good", number=number), attempt.headline)
         for number, attempt in enumerate(report.attempts[:-1], 1)
     ]
-    notices = [
-        _annotation("notice", say("gpucheck: allowed"), row.message) for row in report.checks if row.allowance is not None
-        and row.outcome == "pass"
-    ]  # fmt: skip
     if report.advice is not None:
         notices.insert(0, _annotation("notice", say("gpucheck: what to do"), report.advice))
     return "".join(f"{line}\n" for lines in (errors, warnings, notices) for line in lines[:_MOST])
-

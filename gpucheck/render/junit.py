@@ -24,7 +24,9 @@ def _plain(text: str) -> str:
     return _NOT_XML.sub("?", text)
 
 
-def _case(kind: str, name: str, *results: Failure | Error | Skipped, note: str | None = None, seconds: float = 0) -> TestCase:
+def _case(
+    kind: str, name: str, *results: Failure | Error | Skipped, note: str | None = None, seconds: float = 0
+) -> TestCase:
     made = TestCase(_plain(name), f"gpucheck.{kind}", time=seconds)
     made.result = list(results)
     if note is not None:
@@ -82,7 +84,9 @@ def check(report: CheckReport) -> str:
         name = say("try {number}", number=number)
         cases.append(_case("check", name, _error(attempt.headline, "not-checked")))
     for row in report.checks:
-        name = f"{row.topic}: {row.finding} ({row.subject})" if row.topic == "finding" else f"{row.topic}: {row.subject}"
+        name = (
+            f"{row.topic}: {row.finding} ({row.subject})" if row.topic == "finding" else f"{row.topic}: {row.subject}"
+        )
         text = told.get((row.finding or "", row.subject), "")
         if row.outcome == "fail":
             cases.append(_case("check", name, _failure(row.message, row.finding, text)))
@@ -177,7 +181,8 @@ def _card(report: SmokeReport, device: SmokeDevice, findings: Sequence[Finding])
             message = next(iter(elsewhere), say("It did not do its part."))
             return _case("smoke", name, _failure(message, None), note=_notes(findings))
         case "unconfirmed":
-            return _case("smoke", name, _error(say("NVML could not confirm that it worked."), None), note=_notes(findings))
+            message = say("NVML could not confirm that it worked.")
+            return _case("smoke", name, _error(message, None), note=_notes(findings))
         case "left-out":
             message = say("It did not take part, or nothing came so far.")
             return _case("smoke", name, _skipped(message), note=_notes(findings))

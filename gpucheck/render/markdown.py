@@ -220,7 +220,8 @@ def check(report: CheckReport) -> str:
     lines = [f"**{report.verdict}**: {_plain(report.headline)}", ""]
     if report.advice is not None:
         lines += [_plain(report.advice), ""]
-    rows = [(row.outcome, row.topic, row.subject, row.message) for row in report.checks]
+    topics = [row.finding if row.topic == "finding" else row.topic for row in report.checks]
+    rows = [(row.outcome, topic, row.subject, row.message) for row, topic in zip(report.checks, topics, strict=True)]
     lines += _table(("outcome", "topic", "of", "answer"), rows)
     if len(report.attempts) > 1:
         lines += [say("Tries:"), ""]

@@ -191,13 +191,28 @@ def _changes(out: Console, report: Probe) -> None:
 def _cards(out: Console, machine: Machine) -> None:
     if not machine.gpus:
         return
-    whole = ("address", "driver") if out.width >= _FULL_WIDTH else ()
-    table = _table("address", "card", "slot", "socket", "driver", "link", whole=whole)
+    rows = []
     for gpu in machine.gpus:
         driver = (gpu.driver or "-") if gpu.driver_read else None
-        _row(table, gpu.address, gpu.name or gpu.pci_id, gpu.slot, gpu.socket, driver, _link(gpu))
+        rows.append((gpu.address, gpu.name or gpu.pci_id, gpu.slot, gpu.socket, driver, _link(gpu)))
     _heading(out, say("Cards"))
-    out.print(_in(table, 2))
+    columns = ("address", "card", "slot", "socket", "driver", "link")
+    _table_or_entries(out, columns, rows, whole=("address", "driver"))
+
+
+def _table_or_entries(
+    out: Console, columns: Sequence[str], rows: Sequence[Sequence[object]], whole: Collection[str]
+) -> None:
+    """A table; where it would fold an address, an entry for each row, every cell with its column's name."""
+    if out.width >= _FULL_WIDTH:
+        table = _table(*columns, whole=whole)
+        for row in rows:
+            _row(table, *row)
+        out.print(_in(table, 2))
+        return
+    for first, *others in rows:
+        named = ", ".join(f"{name} {_shown(cell)}" for name, cell in zip(columns[1:], others, strict=True))
+        out.print(_in(_hanging("-", f"{_shown(first)}: {named}"), 2))
 
 
 def _machine(out: Console, machine: Machine) -> None:
@@ -210,14 +225,14 @@ def _machine(out: Console, machine: Machine) -> None:
     if table.row_count:
         _heading(out, say("CPU sockets"))
         out.print(_in(table, 2))
-    whole = ("lanes", "address") if out.width >= _FULL_WIDTH else ()
-    table = _table("slot", "in use", "lanes", "gen", "socket", "address", whole=whole)
-    for slot in machine.slots or ():
-        address = slot.address or "-"
-        _row(table, slot.designation, _yes_no(slot.in_use), _lanes(slot), slot.gen, slot.socket, address)
-    if table.row_count:
+    if machine.slots:
         _heading(out, say("Slots, as the firmware lists them"))
-        out.print(_in(table, 2))
+        columns = ("slot", "in use", "lanes", "gen", "socket", "address")
+        rows = [
+            (slot.designation, _yes_no(slot.in_use), _lanes(slot), slot.gen, slot.socket, slot.address or "-")
+            for slot in machine.slots
+        ]
+        _table_or_entries(out, columns, rows, whole=("lanes", "address"))
     table = _table("power supply", "model", "watts", "present", "mains")
     # Laptops list a supply without a word on it.
     for psu in (psu for psu in machine.psus or () if psu.location or psu.model or psu.watts):
@@ -648,7 +663,8 @@ def check(report: CheckReport) -> None:
         out.print(_in(Text(report.advice), 2))
     table = _table("", "topic", "of", "")
     for row in report.checks:
-        _row(table, Text(row.outcome, style=_OUTCOME[row.outcome]), row.topic, row.subject, Text(row.message))
+        topic = row.finding if row.topic == "finding" else row.topic
+        _row(table, Text(row.outcome, style=_OUTCOME[row.outcome]), topic, row.subject, Text(row.message))
     _heading(out, say("Asked by {policy}", policy=report.policy_file or say("the command line")))
     out.print(_in(table, 2))
     if len(report.attempts) > 1:

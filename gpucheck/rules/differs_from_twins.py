@@ -6,8 +6,8 @@ has fewer or other cards, a narrower link, a power supply less, less memory, ano
 
 How we know
 gpucheck fleet report compares machines of one model that agree in cards, power supplies, memory and slots. What
-differs is left out of the comparison that finds the twins. At least three twins must share one value, and three
-times as many as share the odd one.
+differs is left out of the comparison that finds the twins. For each machine with the odd value at least three
+twins must share the usual one.
 
 Why it matters
 A card that does not come up and a link that trains at half its width leave no error on the machine itself.

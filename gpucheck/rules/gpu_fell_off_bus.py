@@ -41,9 +41,9 @@ from typing import NamedTuple
 
 from gpucheck.facts import Gpu, Machine, pci_address
 from gpucheck.findings import Evidence, Finding, NextTest, Reading, finding
+from gpucheck.nvml_codes import GPU_IS_LOST
 from gpucheck.rules import View
 from gpucheck.rules._generations import before_turing
-from gpucheck.rules._nvml import GPU_IS_LOST
 from gpucheck.rules._shared import ADDRESS, address_near, label, log_evidence, log_lines, nvidia_on_pci, pci_source
 from gpucheck.rules.open_module_unsupported import flavour
 from gpucheck.text import say

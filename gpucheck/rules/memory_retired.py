@@ -33,8 +33,9 @@ from collections.abc import Iterator
 
 from gpucheck.facts import Gpu, Machine, NvmlGpu
 from gpucheck.findings import Evidence, Finding, finding
+from gpucheck.nvml_codes import NOT_SUPPORTED
 from gpucheck.rules import View
-from gpucheck.rules._nvml import NOT_SUPPORTED, read_cards, unread
+from gpucheck.rules._nvml import read_cards, unread
 from gpucheck.rules._shared import label
 from gpucheck.text import plural, say
 

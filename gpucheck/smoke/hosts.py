@@ -321,7 +321,7 @@ def _unlike(cluster: Cluster, everybody: Mapping[int, Mapping[str, Any]]) -> tup
         if differing:
             name = differing[0]
             how = say(
-                "was started with another {option} than worker 0: {there} instead of {here}.",
+                "was started with other options than worker 0: {option} {there} instead of {here}.",
                 option=name,
                 there=other["options"].get(name),
                 here=first["options"][name],

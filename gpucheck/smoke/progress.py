@@ -160,7 +160,7 @@ def parse(data: bytes) -> Last | None:
             line = json.loads(raw)
             if isinstance(line, dict):
                 lines.append((line, raw))
-    if not lines:
+    if not lines or lines[0][0].get("schema") != SCHEMA:
         return None
     (run, header), rest = lines[0], lines[1:]
     ends = [line for line, _ in rest if "verdict" in line]

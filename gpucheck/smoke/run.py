@@ -189,9 +189,9 @@ def smoke(
             diary=diary,
         )
 
-    if devices := wanted(plan, outcome, judgement, deep):
+    if to_try := wanted(plan, outcome, judgement, deep):
         may_disable = NO_PEER_ACCESS not in environ
-        judgement = look_closer(plan, outcome, judgement, devices, start, deadline, deep=deep, may_disable=may_disable)
+        judgement = look_closer(plan, outcome, judgement, to_try, start, deadline, deep=deep, may_disable=may_disable)
     diary.end(judgement.verdict, judgement.headline)
     return report_of(judgement, strategy, mode, steps, outcome.seconds)
 
@@ -258,6 +258,7 @@ def _watch(soak_seconds: float) -> Watch:
 def report_of(
     judgement: Judgement, strategy: Strategy, mode: Mode, steps: int | None = None, seconds: float | None = None
 ) -> SmokeReport:
+    """The document of a judgement."""
     return SmokeReport(
         headline=judgement.headline,
         verdict=judgement.verdict,

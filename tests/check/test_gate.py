@@ -16,11 +16,13 @@ from rules.machines import gpu, machine, seen, view
 from gpucheck.catalog import load
 from gpucheck.checking import CheckReport, check, gres_count
 from gpucheck.facts import Expected, Gpu, Machine, Power, Psu
+from gpucheck.findings import Finding, finding
 from gpucheck.gate import PolicyCheck, Situation, _redundancy, judge, named, works
 from gpucheck.policy import parse
 from gpucheck.policy_init import policy_text
 from gpucheck.probing import judge as judge_machine
 from gpucheck.probing import probe
+from gpucheck.smoke.report import SmokeReport, Verdict
 
 DAY = date(2026, 6, 1)
 FOLDER = Path(__file__).resolve().parent.parent / "machines"
@@ -265,6 +267,70 @@ def test_a_baseline(tmp_path: Path) -> None:
     assert "gpu-lost-since-baseline" in [row.finding for row in report.checks if row.outcome == "fail"]
     assert report.probe.counts.expected is not None
     assert report.probe.counts.expected.n == 2
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def trained(verdict: Verdict, *findings: Finding, policy: str = "", machine_of: Machine | None = None) -> Situation:
+    """A healthy machine whose training ended so."""
+    made = machine(gpu()) if machine_of is None else machine_of
+    report = SmokeReport(
+        headline="The training.",
+        verdict=verdict,
+        exit_code=0,
+        proves_gpu=verdict == "pass",
+        findings=findings,
+    )
+    return Situation(
+        policy=parse("p.toml", policy),
+        expected=Expected(n=1, origin="test"),
+        probe=judge_machine(made, Expected(n=1, origin="test"), load()),
+        catalog=load(),
+        today=DAY,
+        smoke=report,
+        asked_training=True,
+    )
+
+
+def training_rows(situation: Situation) -> list[tuple[str, str | None, bool]]:
+    return [(row.outcome, row.finding, row.transient) for row in judge(situation) if row.topic == "training"]
+
+
+BUSY = finding("gpu-busy", "error", SLOT_6, "Somebody else computes.")
+UNUSED = finding("gpu-unused-in-training", "error", SLOT_6, "It took no part.")
+SLOW = finding("gpu-slower-than-peers", "warning", SLOT_6, "It is slow.")
+NO_TENSORFLOW = finding("tensorflow-missing", "error", "machine", "TensorFlow is not installed.")
+
+
+@pytest.mark.parametrize(
+    ("situation", "wanted"),
+    [
+        (trained("pass"), [("pass", None, False)]),
+        (trained("pass", SLOW), [("pass", None, False)]),
+        (trained("pass", SLOW, policy="strict = true"), [("pass", None, False), ("fail", SLOW.name, False)]),
+        (trained("fail", UNUSED), [("fail", UNUSED.name, False)]),
+        (trained("fail"), [("fail", None, False)]),
+        (trained("not-run", BUSY), [("unknown", BUSY.name, True)]),
+        (trained("not-run", NO_TENSORFLOW), [("unknown", NO_TENSORFLOW.name, False)]),
+        (trained("fail", UNUSED, policy=ALLOW.format(name=UNUSED.name, until="2026-06-01")),
+         [("pass", UNUSED.name, False)]),
+        (trained("fail", UNUSED, policy=ALLOW.format(name=UNUSED.name, until="2026-05-31")),
+         [("fail", UNUSED.name, False)]),
+    ],
+)  # fmt: skip
+def test_a_training(situation: Situation, wanted: list[tuple[str, str | None, bool]]) -> None:
+    assert training_rows(situation) == wanted
+
+
+def test_a_training_that_could_not_start_for_want_of_a_card() -> None:
+    assert training_rows(replace(trained("pass", machine_of=machine()), smoke=None)) == [
+        ("fail", "gpu-count-mismatch", False)
+    ]
+    assert training_rows(replace(trained("pass", machine_of=Machine()), smoke=None)) == [
+        ("unknown", "gpu-count-mismatch", False)
+    ]
+    assert training_rows(replace(trained("pass"), smoke=None, asked_training=False)) == []
 
 
 # --- tries --------------------------------------------------------------------------------------

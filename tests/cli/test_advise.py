@@ -57,15 +57,12 @@ def test_seller_prints_the_message_alone(capsys: pytest.CaptureFixture[str]) -> 
     assert "fits" not in message
 
 
-def test_seller_of_a_plan_that_fails_keeps_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    shown(capsys, "advise", "R730", "3xP40", "--seller", code=1)
-
-
-def test_seller_with_nothing_to_ask_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(("advise", "R730", "3090", "--seller")) == 1
+@pytest.mark.parametrize("cards", ["3090", "3xP40"])
+def test_seller_with_nothing_to_ask_says_so(capsys: pytest.CaptureFixture[str], cards: str) -> None:
+    assert run(("advise", "R730", cards, "--seller")) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("gpucheck: nothing is to be asked: No: the Dell PowerEdge R730 does not take 1 × ")
+    assert err.startswith("gpucheck: nothing is to be asked: No: the Dell PowerEdge R730 does not take ")
 
 
 def test_seller_of_every_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +117,53 @@ def test_watts_of_the_supplies(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usable of 2 × 1100 W" in text
     assert re.search(r"^  200-240 V +2200 W +1100 W +1100 W$", text, re.MULTILINE)
     assert re.search(r"^  100-120 V +2100 W +1050 W +1050 W$", text, re.MULTILINE)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("P40",), ("1xP40",), ("--gpu", "P40")])
+def test_card_in_the_place_of_the_model_is_a_card(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert "models in the catalog take 1 × Tesla P40" in shown(capsys, "advise", *words)
+    capture = str(ROOT / "tests" / "machines" / "r730-two-p40" / "capture.json")
+    text = shown(capsys, "advise", "--from", capture, *words, code=1)
+    assert "does not take 1 × Tesla P40 next to the 2 × Tesla P40" in " ".join(text.split())
+
+
+def test_card_whose_name_begins_with_a_digit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(("advise", "2x2060", "--json")) in (0, 3)
+    assert json.loads(capsys.readouterr().out)["request"]["gpus"] == [{"gpu": "nvidia-geforce-rtx-2060", "count": 2}]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("R730", "R720"), "R720: a server model where a card is expected"),
+        (("R730", "--model", "R720"), "R730: a server model where a card is expected"),
+        (("R730", "x"), "x: no such card in the catalog"),
+        (("P41",), "P41: no such server model"),
+        (("R730", "P40", "--ambient", "999"), "--ambient"),
+        (("R730", "P40", "--ambient", "-300"), "--ambient"),
+        (("R730", "P40", "--cpu-tdp", "99999"), "--cpu-tdp"),
+        (("R730", "P40", "--psu", "2x99999"), "not a number of power supplies"),
+    ],
+)
+def test_words_that_make_no_sense(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str) -> None:
+    assert told in refused(capsys, "advise", *words)
+
+
+# --- sources ------------------------------------------------------------------------------------
+
+
+def test_sources_are_numbered_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, cited = shown(capsys, *TWO), shown(capsys, *TWO, "--sources")
+    assert "\nSources\n" not in plain
+    assert re.search(r"^This rests on \d+ sources: --sources lists them", plain, re.MULTILINE)
+    text, _, listed = cited.partition("\nSources\n")
+    numbers = [int(number) for number in re.findall(r"^ {2,3}(\d+) (?:vendor|measured|review|community|derived)", listed, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    told = re.findall(r"\[[a-z-]+\s((?:\d+,?\s*)+)\]", " ".join(text.split()))
+    assert {int(number) for group in told for number in re.findall(r"\d+", group)} == set(numbers)
 
 
 # --- every model --------------------------------------------------------------------------------

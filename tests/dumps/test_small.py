@@ -158,6 +158,11 @@ def test_sensors() -> None:
     ]
 
 
+def test_a_unit_called_failed_at_0_watts_is_a_gap() -> None:
+    line = "Power Supply 2 | 34h | ok | 10.2 | 0 Watts, Presence detected, Failure detected\n"
+    assert {gap.fact for gap in small.sensors(line).gaps} == {"psus.watts", "psus.Power Supply 2.failed"}
+
+
 BMC = """\
 $ sudo ipmitool sdr elist
 Inlet Temp       | 04h | ok  |  7.1 | 21 degrees C

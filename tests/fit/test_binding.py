@@ -216,6 +216,27 @@ def test_vendor_limit_covers_room_for_a_standard_card_in_its_slots() -> None:
     assert fit(other_slot, card(), cpus=1).verdict == "unknown"  # it stands in slot 1
 
 
+def test_limit_that_names_a_width_alone_is_read_as_meaning_cards_of_its_time_and_says_so() -> None:
+    ruled = server(**unsized(), **limit("manual"))
+    for_work = card(family="datacenter")
+    advice = fit(ruled, for_work)
+    assert outcome(advice, "geometry") == "pass"
+    told = [c for c in advice.conditions if "names neither cards nor watts" in c.text]
+    assert [c.text for c in told] == [
+        "the vendor's limit of one card of this width means the Example 200: it names neither cards nor watts"
+    ]
+    assert {source.key for source in told[0].sources} == {"manual"}
+    named = server(**unsized(), **limit("manual", watts_each=250))
+    assert not any("names neither" in c.text for c in fit(named, for_work).conditions)
+
+
+def test_limit_of_a_width_shows_room_and_no_power() -> None:
+    ruled = server(**unsized(), **limit("manual"), power__aux=None)
+    advice = fit(ruled, card(family="geforce"))
+    assert outcome(advice, "geometry") == "pass"
+    assert outcome(advice, "plug") == "unknown"
+
+
 def test_card_at_least_as_large_shows_the_room() -> None:
     other = card(id="nvidia-large", name="Large 300", size__length_mm=300)
     shown = server(**unsized(), gpu__reports=report(cards=["nvidia-large"]))

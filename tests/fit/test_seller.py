@@ -73,10 +73,10 @@ def test_answers_change_the_verdict() -> None:
     assert cpus.if_no.endswith("Then the cards do not fit: at most 1.")
 
 
-@pytest.mark.parametrize(("count", "stated"), [(2, {"cpus": 1}), (3, {})])
-def test_plan_that_fails_asks_nothing(count: int, stated: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("count", "given"), [(2, {"cpus": 1}), (3, {})])
+def test_plan_that_fails_asks_nothing(count: int, given: dict[str, Any]) -> None:
     """It was tried in every way the machine may stand: no answer would save it."""
-    advice = ask("R730", f"P40:{count}", **stated)
+    advice = ask("R730", f"P40:{count}", **given)
     assert advice.verdict == "does-not-fit"
     assert advice.questions == ()
     assert advice.seller_message is None

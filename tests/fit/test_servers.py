@@ -241,3 +241,39 @@ def test_cpus_that_no_board_has(cpus: int) -> None:
 def test_cpus_that_no_model_has() -> None:
     with pytest.raises(UsageError, match="no model in the catalog has so many CPU sockets"):
         ask(None, "P40", cpus=9)
+
+
+@pytest.mark.parametrize(("model", "cards"), [("R740", "V100 16GB"), ("G5500", "V100 16GB:8")])
+def test_cpus_that_the_vendor_wants_are_on_the_list(model: str, cards: str) -> None:
+    """All cards could stand at CPU 1; the vendor wants both CPUs with a GPU."""
+    advice = ask(model, cards)
+    assert any(item.item.startswith("CPU 2 with its heat sink") for item in advice.shopping_list)
+    assert not any("one CPU is enough" in check.message for check in advice.checks)
+    assert not any(condition.text == "both CPUs" for condition in advice.conditions)
+
+
+def test_room_agrees_with_what_the_vendor_allows() -> None:
+    advice = ask("R740")
+    assert advice.capacity[0].max == 3
+    assert "up to 3 double-wide" in advice.headline
+    counts = {(one.cpus, one.options["risers"], one.options["nvdimm"]): one.max_count for one in advice.scenarios}
+    assert counts[2, "4", "none"] == 3
+    assert counts[2, "4", "fitted"] == 2
+    # A limit that names no slots does not say that one CPU's slots are enough.
+    assert counts[1, "4", "fitted"] == 0
+
+
+def test_room_that_is_not_known_is_not_told_as_none() -> None:
+    advice = ask("DL380 Gen9")
+    assert "0 double-wide" not in advice.headline
+    assert "Whether larger ones go in is not known." in advice.headline
+    assert advice.capacity[0].max == 0 < advice.capacity[0].perhaps
+    assert advice.claim is not None
+    assert advice.claim.right_when == ()
+    assert 'Whether the claim "only one GPU" is wrong' in advice.claim.text
+
+
+def test_what_speaks_against_a_card_is_no_condition_that_holds() -> None:
+    advice = ask("R730", "P40", ambient_c=35)
+    told = [condition.text for condition in advice.conditions if "35 °C" in condition.text]
+    assert told == ["it works in spite of this: Inlet air of 35 °C is above the limit: inlet air of at most 30 °C."]

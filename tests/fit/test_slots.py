@@ -64,6 +64,7 @@ def test_card_in_a_slot(changes: dict[str, Any], found: dict[str, str]) -> None:
         ({"size__length_mm": 313}, {"length": "unknown"}),
         ({"size__profile": None}, {"height": "unknown"}),
         ({"size__height_mm": 111}, {}),
+        ({"size__height_mm": 112}, {}),  # 4.4 inches, rounded
         ({"size__height_mm": 113}, {"height": "unknown"}),
     ],
     ids=str,
@@ -76,6 +77,12 @@ def test_card_of_half_length_may_be_a_little_longer() -> None:
     half = {"size__profile": "low", "size__slots_wide": 1}
     assert judged(card(**half, size__length_mm=169), row(height="low", length="half", max_wide=1)) == {}
     assert judged(card(**half, size__length_mm=170), row(height="low", length="half")) == {"length": "fail"}
+
+
+def test_low_card_is_listed_with_a_rounded_height() -> None:
+    low = {"size__profile": "low", "size__slots_wide": 1, "size__length_mm": 167}
+    assert judged(card(**low, size__height_mm=69), row(height="low", length="half")) == {}
+    assert judged(card(**low, size__height_mm=71), row(height="low", length="half")) == {"height": "fail"}
 
 
 def test_wide_cards_cover_their_neighbours() -> None:

@@ -19,7 +19,7 @@ OPEN = (
 RELEASE = "5.15.0-91-generic"
 WHOLE: dict[str, Content] = {
     "/proc/sys/kernel/osrelease": f"{RELEASE}\n",
-    "/proc/cmdline": "BOOT_IMAGE=/vmlinuz ro quiet\n",
+    "/proc/cmdline": "BOOT_IMAGE=/vmlinuz ro nomodeset quiet\n",
     "/proc/modules": "nvidia_uvm 1523712 0 - Live 0x0 (POE)\nnvidia 56508416 2 nvidia_uvm, Live 0x0 (POE)\n"
     "snd 1 0 - Live 0x0\n",
     "/proc/driver/nvidia/version": PROPRIETARY,
@@ -56,12 +56,26 @@ def test_a_whole_machine(tmp_path: Path) -> None:
         library_versions=("535.129.03",),
         device_files=("/dev/nvidia0", "/dev/nvidia2", "/dev/nvidia10"),
         kernel_release=RELEASE,
-        kernel_command_line="BOOT_IMAGE=/vmlinuz ro quiet",
+        kernel_command_line="nomodeset",
         efi_boot=True,
         secure_boot=True,
         blacklisted_modules=("nouveau",),
         fabric_manager_running=False,
     )
+
+
+def test_of_the_kernels_options_only_those_about_cards_are_facts(tmp_path: Path) -> None:
+    meant = (
+        "nomodeset pci=realloc,hpmmioprefsize=32G iommu=pt intel_iommu=on amd_iommu=off "
+        "module_blacklist=nouveau,nvidia modprobe.blacklist=nvidia rd.driver.blacklist=nouveau "
+        "vfio-pci.ids=10de:1b38 pci-stub.ids=10de:1b38 "
+        "nouveau.modeset=0 nvidia-drm.modeset=1 nvidia.NVreg_EnableGpuFirmware=0 recovery"
+    )
+    others = "BOOT_IMAGE=/x root=UUID=1 ip=192.0.2.7 inst.rootpw=hush url=http://a:hush@h/?pci=no systemd.x=1"
+    read = driver.read(tree(tmp_path, {"/proc/cmdline": f"{others} {meant}\n"})).driver
+    assert read is not None
+    assert read.kernel_command_line == meant
+    assert driver.options_that_matter(others) == ""
 
 
 def test_nothing_that_can_be_read_is_all_gaps(tmp_path: Path) -> None:

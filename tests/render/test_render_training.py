@@ -17,6 +17,7 @@ from gpucheck.smoke.report import (
     NvmlEvidence,
     Scaling,
     SmokeDevice,
+    SmokeHost,
     SmokeReport,
     Split,
 )
@@ -272,6 +273,20 @@ def test_every_error_makes_a_test_fail(name: str, subject: str, case: str) -> No
     suite = read(report(card(0, FIRST), card(1, SECOND), findings=(wrong,), verdict="fail", exit_code=1))
     assert outcomes(suite)[case] == "failed"
     assert sum(f"explain {name}" in (result.text or "") for one in suite for result in one.result) == 1
+
+
+def test_each_host_is_a_test() -> None:
+    def host(rank: int, verdict: Any, *problems: str) -> SmokeHost:
+        return SmokeHost(
+            host=f"n{rank}", rank=rank, address=f"n{rank}:2222", verdict=verdict, headline="Words.", problems=problems
+        )
+
+    hosts = (host(0, "pass"), host(1, "fail", "It never came."), host(2, "not-run"))
+    suite = read(report(card(0, FIRST), hosts=hosts, verdict="fail", exit_code=1))
+    found = outcomes(suite)
+    assert [found[f"host n{rank} ({rank})"] for rank in range(3)] == ["ok", "failed", "error"]
+    (result,) = next(case for case in suite if case.name == "host n1 (1)").result
+    assert result.text == "Words.\nIt never came."
 
 
 def test_warnings_are_notes() -> None:

@@ -294,7 +294,9 @@ def test_setting_that_the_bmc_tells() -> None:
     )
     finding = only("bar-unassigned", off)
     assert "MmioAbove4Gb is switched off" in finding.message
-    assert finding.evidence[1].text == "MmioAbove4Gb=Disabled"
+    told = finding.evidence[1]
+    assert (told.source, told.text) == ("BIOS settings, from the BMC", "MmioAbove4Gb=Disabled")
+    assert finding.confidence == "certain"
     assert "Set MmioAbove4Gb to Enabled" in finding.remedy[1]
     assert finding.next_test == ()
     on = only("bar-unassigned", machine(blind(bars=UNASSIGNED), firmware_settings={"MmioAbove4Gb": "Enabled"}))

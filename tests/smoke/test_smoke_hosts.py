@@ -203,7 +203,7 @@ def test_a_training_that_is_killed_on_one_host_is_named_on_the_other(tmp_path):
     assert names(reports[1]) == {"smoke-worker-died"}
     (finding,) = reports[0].findings
     assert (finding.name, finding.code, finding.subject) == ("worker-lost", "GC818", "right")
-    assert finding.message == "Worker 1 (right) lost its training process to signal 9 in phase train, step 3."
+    assert finding.message.startswith("Worker 1 (right) lost its training process to signal 9 in phase train, step ")
     assert reports[0].headline == finding.message
 
 
@@ -282,7 +282,7 @@ def test_workers_with_other_options_do_not_train():
     for report in reports:
         assert (report.verdict, report.exit_code) == ("not-run", 3)
         assert [finding.message for finding in report.findings] == [
-            "Worker 1 (right) was started with another steps than worker 0: 6 instead of 5."
+            "Worker 1 (right) was started with other options than worker 0: steps 6 instead of 5."
         ]
 
 
