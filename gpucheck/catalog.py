@@ -69,6 +69,9 @@ _CPU_NUMBER = re.compile(r"[0-9]{4}")
 _SECTIONS = ("servers", "gpus", "software", "cpus")
 """Folders of the catalog, in the order of the fields of ``Catalog``."""
 
+_LARGEST_FILE = 1 << 20
+"""Bytes; the longest entry of the catalog has 30 thousand."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 _T = TypeVar("_T")
 Raw = Mapping[str, Any]
@@ -357,6 +360,8 @@ def _documents(paths: Iterable[Path]) -> dict[str, Any]:
     documents = {}
     for path in sorted(paths):
         try:
+            if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+                raise CatalogError("not a catalog file: no file, or too large", input=str(path), hint="take it away")
             documents[path.stem] = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
             raise CatalogError(f"not a catalog file: {error}", input=str(path), hint="mend it") from None

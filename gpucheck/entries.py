@@ -8,12 +8,16 @@ tool says *unknown*.
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from gpucheck.errors import CatalogError
 from gpucheck.findings import Citation
+
+MOST_BUILDS = 256
+"""Numbers of CPUs times choices of options: each is searched, so a typing mistake must not make a million of them."""
 
 SourceConfidence = Literal["vendor", "measured", "vendor-quoted", "review", "community", "derived"]
 
@@ -445,6 +449,13 @@ class Server(Documented):
     notes: tuple[Note, ...] = ()
     not_known: tuple[str, ...] = ()
     """What was looked for and not found, for the reader of the file."""
+
+    @model_validator(mode="after")
+    def _few_enough_builds(self) -> Server:
+        builds = self.sockets.count * prod(len(option.choices) for option in self.options.values())
+        if not 1 <= builds <= MOST_BUILDS:
+            raise ValueError(f"{builds} ways of building it: more than nothing, and at most {MOST_BUILDS}")
+        return self
 
 
 # --- cards ------------------------------------------------------------------------------------

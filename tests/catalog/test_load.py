@@ -127,3 +127,21 @@ def test_wrong_entry_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
     assert catalog.server("dell-poweredge-r730").model == "PowerEdge R730"
     with pytest.raises(CatalogError, match=r"catalog entry nvidia-example: bus\.lanes"):
         catalog.card("nvidia-example")
+
+
+def test_what_is_no_small_file_is_not_read(tmp_path: Path) -> None:
+    """A pipe would be waited for, and /dev/zero has no end."""
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(CatalogError, match="no file, or too large"):
+        load(tmp_path)
+    (tmp_path / "pipe.toml").unlink()
+    (tmp_path / "large.toml").write_bytes(b"#" * (module._LARGEST_FILE + 1))
+    with pytest.raises(CatalogError, match="no file, or too large"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, 100_000])
+def test_entry_with_more_builds_than_can_be_searched(tmp_path: Path, count: int) -> None:
+    catalog = load(write(tmp_path, changed(SERVER, {"sockets.count": count})))
+    with pytest.raises(CatalogError, match=f"{count} ways of building it"):
+        catalog.server("example-box")

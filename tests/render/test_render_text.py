@@ -25,6 +25,21 @@ def probed(
     return capsys.readouterr().out.splitlines()
 
 
+def test_a_narrow_terminal_gets_entries_and_no_folded_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = probed(monkeypatch, capsys, "r730-two-p40", 40)
+    cards = lines.index("Cards")
+    assert lines[cards + 1 : cards + 4] == [
+        "  - 0000:04:00.0: card Tesla P40, slot",
+        "    PCIe Slot 6, socket CPU1, driver",
+        "    nvidia, link x16, 8 GT/s",
+    ]
+    slots = lines[lines.index("Slots, as the firmware lists them") :]
+    assert "    0000:82:00.0" in slots
+    assert max(map(len, lines)) <= 40
+
+
 def test_the_answer_comes_first_and_the_cause_before_the_inventory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

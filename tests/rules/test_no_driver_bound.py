@@ -43,6 +43,11 @@ def test_quiet_when_bound_or_of_another_vendor() -> None:
     assert names(machine(gpu(), amd())) == []
 
 
+def test_quiet_where_the_list_does_not_tell_the_driver() -> None:
+    for loaded in (driver(), NOT_LOADED):
+        assert "no-driver-bound" not in names(machine(blind(driver_read=False), driver=loaded, nvml=FAILED))
+
+
 def test_unchecked_where_nobody_can_tell() -> None:
     assert missing("no-driver-bound", machine(blind(driver_read=False))) == ("gpus.0000:04:00.0.driver",)
     assert missing("no-driver-bound", machine(blind(), driver=None)) == ("driver",)
