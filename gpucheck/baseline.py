@@ -243,10 +243,10 @@ def _check_one_machine(earlier: Earlier, machine: Machine, name: str) -> None:
 
 def _check_cards(earlier: Earlier, machine: Machine, name: str) -> None:
     """Where the firmware's names do not tell, one UUID of two models does: no card becomes another one."""
-    known = {uuid: gpu for gpu in earlier.machine.gpus or () if (uuid := _uuid(gpu)) is not None and _tells(uuid)}
-    for gpu in machine.gpus or ():
-        old = known.get(_uuid(gpu) or "")
-        if old is not None and not _agree(old.pci_id, gpu.pci_id):
+    known, now = _by_uuid(earlier.machine), _by_uuid(machine)
+    for uuid in sorted(known.keys() & now.keys()):
+        old, gpu = known[uuid], now[uuid]
+        if not _agree(old.pci_id, gpu.pci_id):
             fault = say(
                 "it cannot be compared with {name}: the same UUID is that of {before} here and of {after} there, so "
                 "these are two machines, or stand-ins of two captures",
@@ -259,6 +259,13 @@ def _check_cards(earlier: Earlier, machine: Machine, name: str) -> None:
 
 def _uuid(gpu: Gpu) -> str | None:
     return gpu.nvml.uuid if gpu.nvml is not None else None
+
+
+def _by_uuid(machine: Machine) -> dict[str, Gpu]:
+    """GPUs by their UUIDs, those that one GPU alone has."""
+    named = [(uuid, gpu) for gpu in machine.gpus or () if (uuid := _uuid(gpu)) is not None and _tells(uuid)]
+    times = Counter(uuid for uuid, _ in named)
+    return {uuid: gpu for uuid, gpu in named if times[uuid] == 1}
 
 
 def _differ(first: str | None, second: str | None) -> bool:
@@ -311,10 +318,9 @@ def _own_names(before: Machine, after: Machine) -> frozenset[str]:
 
     Stand-ins of two captures may differ, by who made them: they are of use only where some are the same.
     """
-    lists = [[uuid for gpu in machine.gpus or () if (uuid := _uuid(gpu)) is not None] for machine in (before, after)]
-    known = [{uuid for uuid, times in Counter(uuids).items() if times == 1 and _tells(uuid)} for uuids in lists]
-    comparable = known[0] & known[1] or not (before.redacted or after.redacted)
-    return frozenset(known[0] | known[1]) if comparable else frozenset()
+    known, now = _by_uuid(before).keys(), _by_uuid(after).keys()
+    comparable = known & now or not (before.redacted or after.redacted)
+    return frozenset(known | now) if comparable else frozenset()
 
 
 def _tells(uuid: str) -> bool:

@@ -159,6 +159,8 @@ def _look(seen: Situation) -> Iterator[PolicyCheck]:
     hung = seen.machine.nvml is not None and seen.machine.nvml.status == "timed-out"
     if seen.probe.verdict == "unknown":
         yield PolicyCheck(topic="probe", outcome="unknown", message=seen.probe.headline, transient=hung)
+    elif hung:
+        yield PolicyCheck(topic="probe", outcome="unknown", message=say("NVML did not answer in time."), transient=True)
     elif seen.probe.verdict == "ok":
         yield PolicyCheck(topic="probe", outcome="pass", message=say("The probe found no error."))
 

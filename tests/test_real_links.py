@@ -33,7 +33,9 @@ def reports(shared_machines: Path) -> dict[str, Probe]:
 
 def test_no_false_alarm(reports: dict[str, Probe]) -> None:
     assert len(reports) > 50
-    told = {name: [f.message for f in r.findings if f.name in NAMES] for name, r in reports.items()}
+    told = {
+        name: [f.message for f in r.findings if f.name in NAMES and f.severity != "info"] for name, r in reports.items()
+    }
     assert {name: messages for name, messages in told.items() if messages} == {}
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gpucheck import topology
-from gpucheck.entries import Form, Note, Server, SlotRow, Sockets, Source
+from gpucheck.entries import MOST_BUILDS, Form, Note, Server, SlotRow, Sockets, Source
 from gpucheck.errors import InputError
 from gpucheck.facts import CpuSocket, Machine, PciFunction, Slot, System
 from gpucheck.fit.request import DERIVED
@@ -73,7 +73,8 @@ def derive(machine: Machine, origin: str) -> Server:
         )
     tree = topology.tree(machine.pci or ())
     sockets = tuple(sorted(machine.cpu_sockets or (), key=lambda socket: socket.populated is False))
-    count = len(sockets) or (machine.cpu.packages if machine.cpu is not None else None) or 1
+    packages = machine.cpu.packages if machine.cpu is not None else None
+    count = min(len(sockets) or packages or 1, MOST_BUILDS)
     rows = tuple(_firmware_rows(machine, sockets, count, tree)) or tuple(_port_rows(machine, sockets, count, tree))
     if not rows:
         raise InputError(

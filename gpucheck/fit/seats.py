@@ -337,26 +337,40 @@ def _measure(topic: Topic, wanted: Wanted, rows: Sequence[SlotRow]) -> Question:
 
 def sockets(case: Case) -> Iterator[Ruling]:
     """Which CPUs must be there: those that own the slots that are used, and those that the plan counts on."""
-    owners = {place.row.socket for place in case.placement.seats if place.row.socket is not None}
-    highest, counted = max(owners, default=1), case.build.cpus if case.request.cpus is None else 1
-    sources = case.cite(key for place in case.placement.seats if place.row.socket == highest for key in place.row.src)
-    unknown = any(place.row.socket is None for place in case.placement.seats)
-    if not case.placement.seats or case.server.sockets.count == 1:
+    seats = case.placement.seats
+    if not seats or case.server.sockets.count == 1:
         return
-    if counted > highest:
-        needed = [need for need in needs_that_apply(case) if (need.cpus or 1) > highest]
-        text = say("The plan counts on {cpu} CPUs, whichever owns the slots used.", cpu=counted)
-        yield _cpus_needed(counted, text, (*sources, *case.cite(key for need in needed for key in need.src)))
-    elif highest == 1 and not unknown:
-        yield Ruling(
-            check_of("socket", "pass", say("The slots used belong to CPU 1: one CPU is enough for them."), sources)
-        )
-    elif highest > 1 and case.request.cpus is not None:
+    highest = max((place.row.socket for place in seats if place.row.socket is not None), default=1)
+    sources = case.cite(key for place in seats if place.row.socket == highest for key in place.row.src)
+    # A plan in which cards find no slot counts on nothing: the fuller machine only shows what keeps them out.
+    if case.request.cpus is None and not case.left_out and case.build.cpus > highest:
+        yield _all_counted_on(case, highest)
+    elif highest == 1:
+        if all(place.row.socket is not None for place in seats):
+            text = say("The slots used belong to CPU 1: one CPU is enough for them.")
+            yield Ruling(check_of("socket", "pass", text, sources))
+    elif case.request.cpus is not None:
         text = say("CPU {cpu}, which owns a slot used, is fitted.", cpu=highest)
         yield Ruling(check_of("socket", "pass", text, sources))
-    elif highest > 1:
+    else:
         text = say("A slot used belongs to CPU {cpu}: {cpu} CPUs must be fitted.", cpu=highest)
         yield _cpus_needed(highest, text, sources)
+
+
+def _all_counted_on(case: Case, highest: int) -> Ruling:
+    """More CPUs than own the slots used: the vendor wants them, or nobody knows whose the slots are."""
+    seats, server = case.placement.seats, case.server
+    wanted = [need for need in needs_that_apply(case) if (need.cpus or 1) > highest]
+    ownerless = [place.row.id for place in seats if place.row.socket is None]
+    fields = {"cpus": case.build.cpus, "slots": slots_named(ownerless), "items": listed(need.item for need in wanted)}
+    if wanted:
+        text = say("{cpus} CPUs must be fitted, whichever owns the slots used: {items}.", **fields)
+    elif ownerless:
+        text = say("Which CPU owns {slots} is not known: with {cpus} CPUs fitted it does not matter.", **fields)
+    else:
+        text = say("The plan counts on {cpus} CPUs, whichever owns the slots used.", **fields)
+    keys = [key for need in wanted for key in need.src] or [key for place in seats for key in place.row.src]
+    return _cpus_needed(case.build.cpus, text, case.cite(keys or server.sockets.src))
 
 
 def _cpus_needed(count: int, why: str, sources: tuple[Citation, ...]) -> Ruling:

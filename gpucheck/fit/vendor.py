@@ -22,8 +22,8 @@ def support(case: Case) -> Iterator[Ruling]:
         sources = case.cite(gpu.official_src)
         said = Condition(text=say("the vendor's word is no obstacle: {what}", what=gpu.official_note), sources=sources)
         # A note that the vendor's word was not read is no condition.
-        held = (said,) if gpu.official == "supported" else ()
-        yield Ruling(check_of("support", "unknown", gpu.official_note, sources), conditions=held)
+        conditions = (said,) if gpu.official == "supported" else ()
+        yield Ruling(check_of("support", "unknown", gpu.official_note, sources), conditions=conditions)
     for limit in gpu.limits:
         meant = [order for order in case.request.orders if applies(limit, order.wanted, case.build)]
         if meant:

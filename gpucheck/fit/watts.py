@@ -210,12 +210,19 @@ def watts(case: Case) -> Iterator[Ruling]:
         return
     each = _at_voltage(case, chosen.watts)
     if each is None:
+        # It gives no more than at 200-240 V.
+        at_best = usable_watts(chosen.count, chosen.watts, request.redundancy or "none")
+        power = _sum(case, load, terms, None, chosen)
+        if judged(load, at_best) == "fail":
+            text = _load_text(load, at_best, chosen, request)
+            yield Ruling(check_of("watts", "fail", text, sources), essential=True, power=power)
+            return
         text = say(
             "What a {watts} W supply gives at {volts} V is not known.",
             watts=chosen.watts,
             volts=request.input_volts,
         )
-        yield Ruling(check_of("watts", "unknown", text), essential=True, power=_sum(case, load, terms, None, chosen))
+        yield Ruling(check_of("watts", "unknown", text), essential=True, power=power)
         return
     usable = usable_watts(chosen.count, each, request.redundancy or "none")
     outcome = judged(load, usable)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from gpucheck.facts import Gap
 from gpucheck.text import say
+
+if TYPE_CHECKING:
+    from gpucheck.facts import Gap
 
 NOT_SHOWN = frozenset({"onboard", "memory_devices"})
 """Facts that no report for people shows; their gaps stand in the JSON."""

@@ -229,10 +229,11 @@ def test_junit_holds_every_try(tmp_path: Path) -> None:
 
 def test_letters_that_xml_cannot_hold(tmp_path: Path) -> None:
     capture = json.loads(Path(HEALTHY).read_text())
-    text = json.dumps(capture).replace("PCIe Slot 4", "Slot \\ufffe\\uffff<4>")
+    text = json.dumps(capture).replace("Tesla P40", "Tesla \\ufffe\\uffff<P40>")
     (tmp_path / "c.json").write_text(text)
     (tmp_path / "gpucheck.toml").write_text('[gpus]\naddresses = ["0000:82:00.0"]\n')
     assert run(["check", "--from", "c.json", "--junit", "report.xml"]) == 0
+    assert "Tesla ??&lt;P40&gt; at 0000:82:00.0" in (tmp_path / "report.xml").read_text()
     assert list(JUnitXml.fromfile(str(tmp_path / "report.xml")))
 
 
@@ -272,11 +273,13 @@ def test_annotations_and_summary(
 def test_what_hardware_says_starts_no_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = Path(BROKEN).read_text().replace("PCIe Slot 4", "::add-mask::x ##[add-mask]y 100%0A::error::z,w:v")
+    (tmp_path / "gpucheck.toml").write_text("link.gen = 4\n")
+    text = Path(HEALTHY).read_text().replace("Tesla P40", "::add-mask::x ##[add-mask]y 100%0A::error::z,w:v")
     (tmp_path / "c.json").write_text(text)
     run(["check", "--from", "c.json", "--github"])
     lines = capsys.readouterr().out.splitlines()
     token = lines[0].removeprefix("::stop-commands::")
+    assert "::add-mask::x" in "".join(lines)
     for line in lines[lines.index(f"::{token}::") + 1 :]:
         found = COMMAND.fullmatch(line)
         assert found is not None

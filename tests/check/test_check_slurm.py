@@ -220,6 +220,15 @@ def test_what_is_no_answer_drains_nothing(tmp_path: Path, body: str) -> None:
     assert stand.health(tmp_path / "none").returncode == 0
 
 
+def test_a_reason_holds_no_quotes_and_no_second_line(tmp_path: Path) -> None:
+    said = tmp_path / "gpucheck"
+    said.write_text("#!/bin/sh\ncat << 'EOF'\nnote\nfail  a\"b'c`d\\e \u00e9 $(id)\nfail  more\nEOF\nexit 1\n")
+    said.chmod(0o755)
+    stand = Stand(tmp_path)
+    stand.health(said)
+    assert stand.asked == ["update", "NodeName=n1", "State=DRAIN", "Reason=gpucheck: abcde  $(id)"]
+
+
 def test_a_job_s_part_is_not_taken_for_the_node(tmp_path: Path) -> None:
     seen = tmp_path / "gpucheck"
     seen.write_text(f'#!/bin/sh\nenv > {tmp_path}/env; echo "$@" > {tmp_path}/arguments\n')

@@ -160,7 +160,8 @@ def test_sources_are_numbered_when_asked_for(capsys: pytest.CaptureFixture[str])
     assert "\nSources\n" not in plain
     assert re.search(r"^This rests on \d+ sources: --sources lists them", plain, re.MULTILINE)
     text, _, listed = cited.partition("\nSources\n")
-    numbers = [int(number) for number in re.findall(r"^ {2,3}(\d+) (?:vendor|measured|review|community|derived)", listed, re.MULTILINE)]
+    listing = re.findall(r"^ {2,3}(\d+) (?:vendor|measured|review|community|derived)", listed, re.MULTILINE)
+    numbers = [int(number) for number in listing]
     assert numbers == list(range(1, len(numbers) + 1))
     told = re.findall(r"\[[a-z-]+\s((?:\d+,?\s*)+)\]", " ".join(text.split()))
     assert {int(number) for group in told for number in re.findall(r"\d+", group)} == set(numbers)

@@ -113,6 +113,13 @@ def test_low_line_that_is_not_known() -> None:
     assert "What a 500 W supply gives at 110 V is not known." in advice.headline
 
 
+def test_low_line_gives_no_more_than_the_rating() -> None:
+    """What it gives at 110 V is not known, that it is too little for the card alone is."""
+    advice = fit(server(), card(power__watts=600), psus="1x500", input_volts=110)
+    assert outcome(advice, "watts") == "fail"
+    assert advice.verdict == "does-not-fit"
+
+
 def test_low_line_that_is_enough_is_not_mentioned() -> None:
     assert not says(fit(server(), card(), psus="2x1000"), "100-120 V")
 
