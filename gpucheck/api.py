@@ -184,12 +184,19 @@ def smoke(
     from gpucheck.smoke.plan import DeviceRequest
     from gpucheck.smoke.run import smoke as train
 
+    from gpucheck.errors import UsageError
+    from gpucheck.text import say
+
     request = DeviceRequest.parse(devices)
     look = _look if request.kind != "cpu" else None
+    if cluster is None and (rank is not None or port is not None):
+        raise UsageError(
+            say("A rank and a port are of a training on several hosts."),
+            input="--port" if rank is None else "--rank",
+            hint=say("use it with --cluster"),
+        )
     if cluster is not None:
-        from gpucheck.errors import UsageError
         from gpucheck.smoke.hosts import cluster_of, smoke_on_hosts
-        from gpucheck.text import say
 
         if (strategy, mode, split) != ("mirrored", "train", "even"):
             raise UsageError(

@@ -458,6 +458,8 @@ def smoke(
     from gpucheck.output import check_writable, replace_file
 
     if last:
+        if junit is not None or expect_gpus is not None or cluster is not None or deep or soak:
+            raise UsageError("it trains nothing", input="--last", hint="use it with --json, --markdown or alone")
         report = last_smoke()
         _show(report, "smoke", as_json=as_json, markdown=markdown)
         return report.exit_code

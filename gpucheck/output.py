@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpucheck.errors import UsageError
@@ -30,7 +31,7 @@ def check_writable(path: str) -> None:
         raise UsageError(say("the folder cannot be written to"), input=folder, hint=_NAME_ANOTHER)
 
 
-def replace_file(path: str, text: str) -> None:
+def replace_file(path: str, text: str | Iterable[str]) -> None:
     """Write a file whole or not at all, with the rights of any new file; one that is there is replaced.
 
     Raises:
@@ -40,8 +41,8 @@ def replace_file(path: str, text: str) -> None:
     unfinished: str | None = None
     try:
         number, unfinished = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".gpucheck-")
-        with open(number, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(number, "w", encoding="utf-8", newline="") as file:
+            file.writelines([text] if isinstance(text, str) else text)
             file.flush()
             os.fchmod(number, 0o666 & ~_umask())
             os.fsync(number)

@@ -92,9 +92,9 @@ def _content(path: str) -> bytes | Path:
             return place
         if not place.is_file() and not place.is_fifo():
             raise InputError("not a file or folder", input=path, hint="check the path")
-        # Opening a pipe that nobody writes to would wait for ever; this way it is merely empty.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
-            os.set_blocking(file.fileno(), True)
+        with _open(place) as file:
+            if place.is_fifo():
+                os.set_blocking(file.fileno(), True)
             return _bounded(path, file)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
@@ -105,8 +105,13 @@ def _unreadable(path: str, error: OSError | ValueError) -> InputError:
     return InputError(f"cannot be read: {reason}", input=path, hint="check the path and the rights")
 
 
+def _open(place: Path) -> BinaryIO:
+    """Without waiting for ever: a pipe that nobody writes to is merely empty, and so is /proc/kmsg."""
+    return open(place, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))
+
+
 def _bounded(name: str, file: BinaryIO) -> bytes:
-    data = file.read(READ_LIMIT + 1)
+    data = file.read(READ_LIMIT + 1) or b""  # None: nothing is there now
     if len(data) > READ_LIMIT:
         raise InputError(f"larger than {READ_LIMIT >> 20} MiB: no dump of a machine is", input=name)
     return data
@@ -164,7 +169,7 @@ def _dumps_in(place: Path, skip: str | None) -> tuple[Parts, ...]:
         if size > READ_LIMIT:
             raise InputError(f"its files are larger than {READ_LIMIT >> 20} MiB together", input=str(place))
         try:
-            with path.open("rb") as file:
+            with _open(path) as file:
                 opened = recognise(str(path), _bounded(str(path), file))
         except (InputError, OSError) as error:
             reason = error.message.partition(" (")[0] if isinstance(error, InputError) else error.strerror

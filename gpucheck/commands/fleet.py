@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
@@ -123,9 +123,12 @@ def report(
 ) -> int:
     """Which hosts have a problem, lost a card, differ from their twins, or have room for more?"""
     from gpucheck.fleet.report import report as judge
+    from gpucheck.output import check_writable, replace_file
 
     if (as_json + markdown + (csv == "-")) > 1:
         raise UsageError("one form can be printed at a time", input="--json", hint="write the table: --csv FILE")
+    if csv not in (None, "-"):
+        check_writable(csv)
     with _progress("report") as progress:
         counted = None if progress is None else lambda done, total: progress(done, total, "")
         merged = judge(
@@ -143,7 +146,7 @@ def report(
         sys.stdout.writelines(render.as_csv(merged))
         return merged.head.exit_code
     if csv is not None:
-        _write(csv, render.as_csv(merged))
+        replace_file(csv, render.as_csv(merged))
     if as_json:
         sys.stdout.writelines(render.as_json(merged))
     elif markdown:
@@ -151,19 +154,6 @@ def report(
     else:
         render.text(merged)
     return merged.head.exit_code
-
-
-def _write(path: str, lines: Iterable[str]) -> None:
-    """A file that is whole or as it was before."""
-    draft = f"{path}.part{os.getpid()}"
-    try:
-        with open(draft, "w", encoding="utf-8", newline="") as file:
-            file.writelines(lines)
-        os.replace(draft, path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot be written: {error.strerror}", input=path, hint="name a file in a folder of yours"
-        ) from None
 
 
 @contextmanager

@@ -18,8 +18,10 @@ from gpucheck.probing import ProbeVerdict
 from gpucheck.text import say, shorten
 
 TWINS = 3
-"""So many twins for each machine like the odd one. With fewer nobody can say which is odd, or there are two kinds of
-machine and none is."""
+"""So many twins for each machine like the odd one. With fewer nobody can say which is odd."""
+MANY_TWINS = 20
+"""So many where several machines are alike in what they were built with: else there are two kinds of machine, and none
+is odd."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -170,6 +172,8 @@ class _Trait:
     """Of the odd one and a twin: subject, what it has and what the twin has."""
     kind: bool
     """Whether it makes a machine what it is: then it is left out only of its own comparison."""
+    built: bool = True
+    """Whether machines are built with it, in more ways than one; versions are only ever behind."""
 
 
 def _signature(traits: Traits, sizes: Mapping[int, int], without: str = "") -> Hashable:
@@ -243,9 +247,9 @@ _TRAITS = (
     _Trait("memory", _memory, lambda a, b: ("Memory", _gib(a.memory_bytes), _gib(b.memory_bytes)), kind=True),
     _Trait("slots", lambda t, _: t.slots, lambda a, b: ("Slots", f"{a.slots}", f"{b.slots}"), kind=True),
     _Trait("links", _lanes, _tell_links, kind=False),
-    _Trait("vbios", lambda t, _: t.vbios or None, _tell_vbios, kind=False),
-    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("Driver", f"{a.driver}", f"{b.driver}"), kind=False),
-    _Trait("bios", lambda t, _: t.bios, lambda a, b: ("BIOS", f"{a.bios}", f"{b.bios}"), kind=False),
+    _Trait("vbios", lambda t, _: t.vbios or None, _tell_vbios, kind=False, built=False),
+    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("Driver", f"{a.driver}", f"{b.driver}"), kind=False, built=False),
+    _Trait("bios", lambda t, _: t.bios, lambda a, b: ("BIOS", f"{a.bios}", f"{b.bios}"), kind=False, built=False),
 )
 
 
@@ -263,7 +267,8 @@ def _odd(rows: Sequence[Row], trait: _Trait, sizes: Mapping[int, int]) -> Iterat
         twin = next(rows[n].traits for n in family if trait.value(rows[n].traits, sizes) == usual)
         for number in family:
             own = trait.value(rows[number].traits, sizes)
-            if own != usual and values[own] * TWINS <= twins:
+            alike = values[own]
+            if own != usual and alike * (MANY_TWINS if trait.built and alike >= TWINS else TWINS) <= twins:
                 yield number, _note(trait.tell(rows[number].traits, twin), twins)
 
 

@@ -32,7 +32,8 @@ SCRIPT = script_text().encode()
 
 _SHELL_LINE = (
     "d=$(mktemp -d) || exit 1; "
-    "trap 'rm -rf \"$d\"' EXIT; trap 'exit 1' HUP INT TERM; "
+    # PIPE: nobody listens any more. A shell that died of it would leave its folder there.
+    "trap 'rm -rf \"$d\"' EXIT; trap 'exit 1' HUP INT PIPE TERM; "
     'cat >"$d/capture.sh"; '
     # A connection that broke must not leave half a script to be run.
     f'test "$(wc -c <"$d/capture.sh")" -eq {len(SCRIPT)} || exit {_CUT_OFF}; '

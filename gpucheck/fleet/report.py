@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -9,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -210,7 +212,7 @@ def _entries(folder: Path, since: Path | None) -> Iterator[Place | Unseen]:
                 host=place.host, reason=say("not among the hosts of the last run: remove its folder if it has gone")
             )
         else:
-            yield Place(place.host, place.now, earlier_file) if since is not None else place
+            yield Place(wanted or place.host, place.now, earlier_file if since is not None else place.before)
     yield from failed.values()
     if run is not None:
         yield from (Unseen(host=host, reason=_not_reached(run)) for key, host in missing.items() if key not in failed)
@@ -271,7 +273,19 @@ def _one_by_one(places: Iterable[Place], work: Callable[[Place], Row | Unseen]) 
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+
+    def watch() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 # --- the document -------------------------------------------------------------------------------
@@ -378,7 +392,7 @@ def _headline(totals: FleetTotals, unseen: int) -> str:
         (totals.problem, "{count} has a problem.", "{count} have a problem."),
         (totals.lost, "{count} card is gone since the run before.", "{count} cards are gone since the run before."),
         (totals.warned, "{count} has only warnings.", "{count} have only warnings."),
-        (totals.unknown, "Of {count} nobody can say.", "Of {count} nobody can say."),
+        (totals.unknown, "{count} could not be judged.", "{count} could not be judged."),
         (unseen, "{count} was not seen.", "{count} were not seen."),
     ):
         if count:

@@ -35,7 +35,9 @@ class Target:
     @property
     def label(self) -> str:
         """How it is called in the folder and the report: without the user, who does not tell hosts apart."""
-        return self.host if self.port is None else f"{self.host}:{self.port}"
+        if self.port is None:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ async def fetch(target: Target, access: Access, answer: Answer) -> None:
             password_auth=False,
             kbdint_auth=False,
             gss_host=None,
+            agent_forwarding=False,  # whatever ~/.ssh/config says
+            x11_forwarding=False,
             keepalive_interval=15,
         ) as connection:
             await _run(connection, command(sudo=access.sudo), answer)

@@ -100,7 +100,10 @@ def places(folder: Path) -> Iterator[Place | Unseen]:
     stems = Counter(_stem(name) for name in names)
     for name in names:
         path = folder / name
-        if not path.is_dir():
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            yield Unseen(host=name, reason=say("neither a file nor a folder"))
+            continue
+        if not os.path.isdir(path):
             yield Place(_stem(name) if stems[_stem(name)] == 1 else name, str(path))
             continue
         try:

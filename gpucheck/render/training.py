@@ -48,6 +48,10 @@ def numbers(numerics: Numerics) -> str:
 
 def speed(scaling: Scaling) -> str:
     """The group against each device alone."""
+    if round(scaling.all / scaling.efficiency / scaling.single) == 1:  # one device
+        return say(
+            "{all:,.0f} examples/s with the strategy, {single:,.0f} without it.", all=scaling.all, single=scaling.single
+        )
     return say(
         "{all:,.0f} examples/s together, {single:,.0f} by one device alone on average ({efficiency:.0%} of "
         "the sum). The slowest, which the group waits for: {slowest}.",
@@ -97,10 +101,12 @@ def no_gpu(report: SmokeReport) -> str | None:
 def pace(report: SmokeReport) -> str | None:
     """The group against as many devices of the slowest one's speed. None where it was not measured."""
     devices = sum(device.examples_per_second is not None for device in report.devices)
+    if report.strategy in ("model", "hybrid"):
+        return None  # they divide the layers
     if report.scaling is None or report.split is None or not report.split.slowest_pace or devices < 2:
         return None
     return say(
-        "That is {share:.0%} of {n} × the slowest ({pace:,.0f} examples/s), which is what even shares can reach.",
+        "That is {share:.0%} of {n} × the slowest ({pace:,.0f} examples/s), the measure for even shares.",
         share=report.scaling.all / report.split.slowest_pace,
         n=devices,
         pace=report.split.slowest_pace,

@@ -55,11 +55,14 @@ def identities_of(devices: Iterable[Mapping[str, Any]], stderr: Iterable[str]) -
     return found
 
 
-def doubts_of(plan: Train, device: str, replica: Mapping[str, Any], nvml: NvmlEvidence | None) -> tuple[Evidence, ...]:
-    """Everything that speaks against the device having done its part."""
+def doubts_of(
+    plan: Train, device: str, replica: Mapping[str, Any], nvml: NvmlEvidence | None, *, logged: bool = False
+) -> tuple[Evidence, ...]:
+    """Everything that speaks against the device having done its part. ``logged``: TensorFlow told where it
+    placed the work of some device."""
     steps, samples = replica.get("steps", 0), replica.get("samples", 0)
     found = []
-    if steps < plan.job.steps:
+    if steps != plan.job.steps:
         found.append((say("training"), say("{n} of {steps} steps ran on it", n=steps, steps=plan.job.steps)))
     if not samples:
         found.append((say("training"), say("it got no samples")))
@@ -69,6 +72,8 @@ def doubts_of(plan: Train, device: str, replica: Mapping[str, Any], nvml: NvmlEv
             found.append((what, say("{other} instead of {device}", other=replica[what], device=home)))
     if strays := {other: count for other, count in (replica.get("computed_on") or {}).items() if other != device}:
         found.append((say("placement"), ", ".join(f"{other}: {count}" for other, count in strays.items())))
+    if logged and not replica.get("computed_on"):
+        found.append((say("placement"), say("none of the work was placed on it")))
     if nvml is not None:
         grown = nvml.memory_growth_bytes
         if grown is not None and grown < LEAST_GROWTH_BYTES:
@@ -103,13 +108,15 @@ def nvml_evidence(own: Sequence[Sample], outcome: Outcome) -> NvmlEvidence:
     memory = [(sample.seconds, sample.memory_used_bytes) for sample in own if sample.memory_used_bytes is not None]
     before = [used for seconds, used in memory if seconds <= outcome.started]
     after = [used for seconds, used in memory if seconds >= outcome.ended]
-    growth = max(used for _, used in memory) - before[-1] if before else None
+    meanwhile = [used for seconds, used in memory if outcome.started < seconds < outcome.ended]
+    growth = max(meanwhile) - before[-1] if before and meanwhile else None
     if growth is not None and growth < LEAST_GROWTH_BYTES and not after:
         growth = None
-    busy = max((sample.utilization_percent for sample in own if sample.utilization_percent is not None), default=None)
+    during = [sample for sample in own if outcome.started < sample.seconds < outcome.ended]
+    # What the card did before and after is somebody else's work.
+    busy = max((one.utilization_percent for one in during if one.utilization_percent is not None), default=None)
     if busy == 0 and not (before and after):
         busy = None
-    during = [sample for sample in own if outcome.started < sample.seconds < outcome.ended]
     watts = [sample.power_watts for sample in during if sample.power_watts is not None]
     heat = [sample.temperature_c for sample in during if sample.temperature_c is not None]
     energy = [(sample.seconds, sample.energy_joules) for sample in own if sample.energy_joules is not None]
@@ -182,7 +189,11 @@ def strangers(nvml: NvmlEvidence, *, shared: bool) -> tuple[int, ...]:
 
 def is_confirmed(nvml: NvmlEvidence, *, shared: bool) -> bool:
     """NVML saw that the training held memory of the card, and that the card worked for it."""
-    held = nvml.process_seen or (bool(nvml.memory_growth_bytes) and not strangers(nvml, shared=shared))
+    # Where NVML lists the training's process by its number, it lists it on every card that it uses.
+    unlisted = shared and nvml.other_processes is not None
+    held = nvml.process_seen or (
+        bool(nvml.memory_growth_bytes) and not unlisted and not strangers(nvml, shared=shared)
+    )
     worked = bool(nvml.busy_percent)
     if nvml.busy_percent is None and nvml.most_watts is not None and nvml.idle_watts is not None:
         worked = nvml.most_watts - nvml.idle_watts >= WORKING_WATTS

@@ -72,7 +72,9 @@ def not_done(plan: Train, outcome: Outcome, watched: Watched, build: TensorFlowB
     """The worker failed, died or was ended. What was seen of the cards until then may be the cause."""
     found = list(plan.findings)
     failure = outcome.failure or {}
-    verdict: Verdict = "fail"
+    loading = outcome.phase in ("start", "import")
+    # Before the first device is touched no card has been judged.
+    verdict: Verdict = "not-run" if loading else "fail"
     if failure.get("module") == "tensorflow":
         verdict = "not-run"
         problem = finding(
@@ -99,15 +101,17 @@ def not_done(plan: Train, outcome: Outcome, watched: Watched, build: TensorFlowB
             remedy=_after_hang(outcome),
         )
     else:
-        # Before the first device is touched no card has been judged.
-        verdict = "not-run" if outcome.phase in ("start", "import") else "fail"
         problem = finding(
             "smoke-worker-died",
             "error",
             _subject(outcome),
             _death(outcome),
             evidence=_telling(outcome.stderr),
-            remedy=(say("Run gpucheck probe, and read the kernel log of that moment."),),
+            remedy=(
+                say('Try python -c "import tensorflow": where that fails too, install TensorFlow anew.')
+                if loading
+                else say("Run gpucheck probe, and read the kernel log of that moment."),
+            ),
         )
     found.append(problem)
     headline = problem.message
@@ -163,6 +167,8 @@ def _at_work(outcome: Outcome) -> str:
             return say("Step {step} of the inference was running.", step=outcome.step)
         case "compare":
             return say("The comparison run on one device was running.")
+        case "soak":
+            return say("The soak was running.")
         case _:
             return say("The speed of all devices was being measured.")
 

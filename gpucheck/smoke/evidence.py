@@ -74,6 +74,7 @@ def _weigh(
     identities = identities_of(result["devices"], outcome.stderr)
     samples = by_address(watched.samples or ())
     shared = shares_numbers(outcome, watched.samples or ())
+    logged = any(replica.get("computed_on") for replica in replicas.values())
     uuids = {card.address: card.uuid for card in plan.cards}
     devices: list[SmokeDevice] = []
     unproven: list[SmokeDevice] = []
@@ -82,7 +83,7 @@ def _weigh(
         address, name = identities.get(entry["device"], (None, None))
         own = samples.get(address or "", ())
         nvml = nvml_evidence(own, outcome) if on_gpu else None
-        doubts = doubts_of(plan, entry["device"], replica, nvml)
+        doubts = doubts_of(plan, entry["device"], replica, nvml, logged=logged)
         unknown = uncounted(plan, address, replica, nvml) if on_gpu else ()
         device = SmokeDevice(
             device=entry["device"],
@@ -197,11 +198,16 @@ def _trained(
     listed = sum(device.device is not None for device in devices)
     if plan.job.kind == "cpu":
         if verdict == "pass":
-            return say(
-                "Training on {n} logical CPU devices is exact; it proves no GPU.",
-                n=used,
+            return plural(
+                used,
+                say("Training on 1 logical CPU device is exact; it proves no GPU."),
+                say("Training on {n} logical CPU devices is exact; it proves no GPU.", n=used),
             )
-        return say("Training on {n} logical CPU devices failed; no GPU was involved.", n=listed)
+        return plural(
+            listed,
+            say("Training on 1 logical CPU device failed; no GPU was involved."),
+            say("Training on {n} logical CPU devices failed; no GPU was involved.", n=listed),
+        )
     if verdict == "pass":
         share = 100 * scaling.efficiency if scaling else 0.0
         return plural(
@@ -218,6 +224,12 @@ def _trained(
             "The training is exact, but NVML could not confirm {n} of {listed} GPUs.",
             n=len(unproven),
             listed=listed,
+        )
+    if used == listed:
+        return plural(
+            listed,
+            say("The training failed, although the GPU that TensorFlow lists did its part."),
+            say("The training failed, although all {n} GPUs that TensorFlow lists did their part.", n=listed),
         )
     return say(
         "The training failed: {used} of {listed} GPUs that TensorFlow lists did their part.",
@@ -237,8 +249,16 @@ def _inferred(
     listed = sum(device.device is not None for device in devices)
     if plan.job.kind == "cpu":
         if verdict == "pass":
-            return say("Inference on {n} logical CPU devices is exact; it proves no GPU.", n=used)
-        return say("Inference on {n} logical CPU devices failed; no GPU was involved.", n=listed)
+            return plural(
+                used,
+                say("Inference on 1 logical CPU device is exact; it proves no GPU."),
+                say("Inference on {n} logical CPU devices is exact; it proves no GPU.", n=used),
+            )
+        return plural(
+            listed,
+            say("Inference on 1 logical CPU device failed; no GPU was involved."),
+            say("Inference on {n} logical CPU devices failed; no GPU was involved.", n=listed),
+        )
     if verdict == "pass":
         return plural(
             used,
@@ -248,6 +268,12 @@ def _inferred(
     if verdict == "not-run":
         return say(
             "The inference is exact, but NVML could not confirm {n} of {listed} GPUs.", n=len(unproven), listed=listed
+        )
+    if used == listed:
+        return plural(
+            listed,
+            say("The inference failed, although the GPU that TensorFlow lists did its part."),
+            say("The inference failed, although all {n} GPUs that TensorFlow lists did their part.", n=listed),
         )
     return say(
         "The inference failed: {used} of {listed} GPUs that TensorFlow lists did their part.",

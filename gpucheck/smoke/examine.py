@@ -210,7 +210,12 @@ def merge(judgement: Judgement, examined: Examination, addresses: Mapping[str, s
     findings, sentence = isolate.told(judgement.findings, trials)
     sums = [_summed(task, found) for task, found in examined.done if task.what == "sum"]
     fills = [_filled(name(task.devices[0]), found) for task, found in examined.done if task.what == "fill"]
-    findings += [*_wrong_sums(sums), *map(_defect, filter(_is_wrong, fills)), *map(_outlived, examined.left_behind)]
+    findings += [
+        *_wrong_sums(sums),
+        *map(_defect, filter(_is_wrong, fills)),
+        *map(_unfilled, (fill for fill in fills if fill.error is not None)),
+        *map(_outlived, examined.left_behind),
+    ]
     failed = any(item.severity == "error" for item in findings)
     headline = judgement.headline
     if sentence is None and failed and judgement.verdict != "fail":
@@ -223,9 +228,12 @@ def merge(judgement: Judgement, examined: Examination, addresses: Mapping[str, s
         headline = say("{headline} Time was up before the closer look was through.", headline=headline)
     elif deep and judgement.verdict == "pass":
         headline = say("{headline} The closer look found nothing either.", headline=headline)
+    verdict = judgement.verdict
+    if deep and examined.cut_short and verdict == "pass":
+        verdict = "not-run"  # what was asked for was not shown
     return replace(
         judgement,
-        verdict="fail" if failed else judgement.verdict,
+        verdict="fail" if failed else verdict,
         proves_gpu=judgement.proves_gpu and not failed,
         headline=headline,
         findings=tuple(findings),
@@ -350,6 +358,18 @@ def _defect(fill: Filled) -> Finding:
             say("Take overclocking off, and look at the temperature of the memory."),
             say("Run the maker's memory test; where it agrees, replace the card."),
         ),
+    )
+
+
+def _unfilled(fill: Filled) -> Finding:
+    """Its memory was not read back to the end, so that nothing is known of it."""
+    return finding(
+        "smoke-timeout" if fill.error == "hang" else "smoke-worker-died",
+        "error",
+        fill.device,
+        say("Filling the memory of {device} and reading it back did not come to its end.", device=fill.device),
+        evidence=(Evidence(source=say("pattern"), text=fill.error or ""),),
+        remedy=(say("Look at memory errors, heat and power of this card, and at the kernel log of that moment."),),
     )
 
 

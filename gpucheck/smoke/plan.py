@@ -209,7 +209,11 @@ def decide(
     if request.kind == "cpu":
         if expect_gpus:
             raise UsageError(
-                say("A training on logical CPU devices cannot show {n} GPUs.", n=expect_gpus),
+                plural(
+                    expect_gpus,
+                    say("A training on logical CPU devices cannot show a GPU."),
+                    say("A training on logical CPU devices cannot show {n} GPUs.", n=expect_gpus),
+                ),
                 input="--expect-gpus",
                 hint=say("use --devices gpu or auto"),
             )
@@ -320,7 +324,11 @@ def _no_gpu(expected: int | None) -> Finding:
         "no-gpu-found",
         "error",
         "machine",
-        say("{n} GPUs are expected, and PCI shows none.", n=expected)
+        plural(
+            expected,
+            say("A GPU is expected, and PCI shows none."),
+            say("{n} GPUs are expected, and PCI shows none.", n=expected),
+        )
         if expected
         else say("A training on GPUs was asked for, and PCI shows no GPU."),
     )

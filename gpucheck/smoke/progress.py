@@ -193,8 +193,8 @@ def told(last: Last | None, boot_now: str | None, *, running: bool) -> Judgement
     boot = last.run.get("boot")
     if boot is not None and boot == boot_now:
         problem = _killed(last, began, doing)
-    else:
-        problem = _died(last, began, doing, boot_now, certain=boot is not None and boot_now is not None)
+        return Judgement("not-run", problem.message, findings=(problem,))  # that is no fault of a card
+    problem = _died(last, began, doing, boot_now, certain=boot is not None and boot_now is not None)
     return Judgement("fail", problem.message, findings=(problem,))
 
 

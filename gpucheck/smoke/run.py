@@ -66,7 +66,13 @@ TRIAL_SECONDS = 30.0
 LONG_SOAK_SECONDS, LONG_SOAK_INTERVAL = 120.0, 1.0
 """From so long a soak on, NVML is asked less often: hours of samples are held in memory."""
 STDERR_LINES = 4000
-NOISE = (b"Executing op ", b" placer.cc", b"oneDNN custom operations", b"TF_ENABLE_ONEDNN_OPTS")
+NOISE = (
+    b"Executing op ",
+    b" placer.cc",
+    b"oneDNN custom operations",
+    b"TF_ENABLE_ONEDNN_OPTS",
+    b"All log messages before absl",
+)
 """Lines of TensorFlow's log that would push the telling ones out."""
 
 # The worker's folder is not put on the module path: its neighbours would shadow other modules.

@@ -31,6 +31,7 @@ import faulthandler
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -470,8 +471,11 @@ class Training:
 
 
 def main(training: type[Training] = Training) -> None:
-    """Do the job of the first argument, then leave at once."""
+    """Do the job of the first argument, then leave at once. A parent that is killed takes this process with
+    it: a card would stay in use, and other hosts would wait."""
     job = Job.from_json(sys.argv[1])
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     faulthandler.enable()
     faulthandler.dump_traceback_later(job.give_up_seconds, exit=True)
     # Nothing but the channel may write to the parent's pipe: descriptor 1 becomes a file.

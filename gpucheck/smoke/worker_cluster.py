@@ -8,13 +8,10 @@ that it does not travel by the way that is under test.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import math
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -136,8 +133,5 @@ class ClusterTraining(worker.Training):
 
 
 def main(training: type[ClusterTraining] = ClusterTraining) -> None:
-    """Do the job of the first argument. A parent that is killed takes this process with it: the other
-    hosts would wait for it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    """Do the job of the first argument."""
     worker.main(training)
