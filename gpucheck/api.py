@@ -181,10 +181,9 @@ def smoke(
         gpucheck.errors.UsageError: ``devices`` names none, or the request contradicts itself.
         gpucheck.errors.InputError: The file of hosts cannot be read.
     """
+    from gpucheck.errors import UsageError
     from gpucheck.smoke.plan import DeviceRequest
     from gpucheck.smoke.run import smoke as train
-
-    from gpucheck.errors import UsageError
     from gpucheck.text import say
 
     request = DeviceRequest.parse(devices)

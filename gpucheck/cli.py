@@ -116,9 +116,7 @@ BmcInsecure = Annotated[bool, typer.Option("--bmc-insecure", help="Do not check 
 BmcTimeout = Annotated[
     float, typer.Option("--bmc-timeout", metavar="S", min=0.1, max=86400, help="Seconds that the BMC may take.")
 ]
-Ipmi = Annotated[
-    bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies and its log (ipmitool, root).")
-]
+Ipmi = Annotated[bool, typer.Option("--ipmi", help="Also ask the BMC for power supplies and its log (ipmitool, root).")]
 
 
 def _bmc_access(url: str | None, auth: str | None, ca: str | None, insecure: bool, timeout: float) -> BmcAccess | None:

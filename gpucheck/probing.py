@@ -102,9 +102,7 @@ def gather(
     parts: list[Parts] = []
     for source in sources:
         opened = open_source(source)
-        parts.extend(
-            opened if isinstance(opened, tuple) else read(opened, timeout=timeout, ask_ipmi=holds_fru(opened))
-        )
+        parts.extend(opened if isinstance(opened, tuple) else read(opened, timeout=timeout, ask_ipmi=holds_fru(opened)))
     return tuple(parts)
 
 

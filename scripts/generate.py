@@ -74,9 +74,9 @@ def cases_page() -> str:
         "# Real cases",
         "",
         f"{len(seen) + len(ELSEWHERE)} problems that people described in public threads. For {len(seen)} of them a "
-        "machine is built after the thread (`tests/cases`), and a test asks that `gpucheck probe` names the cause first: "
-        f"{settled} were settled in their thread, and in the other {len(seen) - settled} nothing is called certain that "
-        f"the thread left open. {len(answered)} more are answered by another command or a test; "
+        "machine is built after the thread (`tests/cases`), and a test asks that `gpucheck probe` names the cause "
+        f"first: {settled} were settled in their thread, and in the other {len(seen) - settled} nothing is called "
+        f"certain that the thread left open. {len(answered)} more are answered by another command or a test; "
         f"{len(ELSEWHERE) - len(answered)} are not answered.",
         "",
         "## What a probe sees",

@@ -101,8 +101,8 @@ def test_tensorflow_stays_in_the_worker() -> None:
     assert importers("tensorflow") == {"smoke/worker.py"}
 
 
-def test_processes_are_started_in_three_places() -> None:
-    assert importers("subprocess") <= {"host.py", "readers/nvml.py", "smoke/run.py"}
+def test_processes_are_started_in_four_places() -> None:
+    assert importers("subprocess") <= {"host.py", "readers/nvml.py", "smoke/run.py", "fleet/slurm.py"}
     assert importers("multiprocessing") == importers("socket") == set()
     assert importers("urllib") == importers("httpx") == {"redfish.py"}  # asked of a BMC on request, and of nobody else
 

@@ -488,9 +488,7 @@ def advise_any(requests: Sequence[Request]) -> tuple[Request, Advice]:
     advices = [(request, advise(request)) for request in requests]
     if len(advices) == 1:
         return advices[0]
-    weakest = min(
-        advices, key=lambda pair: (VERDICT_ORDER[pair[1].verdict], pair[1].max_count or 0, pair[0].server.id)
-    )
+    weakest = min(advices, key=lambda pair: (VERDICT_ORDER[pair[1].verdict], pair[1].max_count or 0, pair[0].server.id))
     return weakest[0], weakest[1].model_copy(update={"candidates": _candidates(advices)})
 
 

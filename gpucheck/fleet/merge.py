@@ -237,6 +237,14 @@ def _tell_psus(odd: Traits, twin: Traits) -> tuple[str, str, str]:
     return "Power supplies", supplies_in_words(odd.psus), supplies_in_words(twin.psus)
 
 
+def _tell_driver(odd: Traits, twin: Traits) -> tuple[str, str, str]:
+    return "Driver", f"{odd.driver}", f"{twin.driver}"
+
+
+def _tell_bios(odd: Traits, twin: Traits) -> tuple[str, str, str]:
+    return "BIOS", f"{odd.bios}", f"{twin.bios}"
+
+
 def _gib(size: int | None) -> str:
     return "?" if size is None else f"{size / (1 << 30):.0f} GiB"
 
@@ -248,8 +256,8 @@ _TRAITS = (
     _Trait("slots", lambda t, _: t.slots, lambda a, b: ("Slots", f"{a.slots}", f"{b.slots}"), kind=True),
     _Trait("links", _lanes, _tell_links, kind=False),
     _Trait("vbios", lambda t, _: t.vbios or None, _tell_vbios, kind=False, built=False),
-    _Trait("driver", lambda t, _: t.driver, lambda a, b: ("Driver", f"{a.driver}", f"{b.driver}"), kind=False, built=False),
-    _Trait("bios", lambda t, _: t.bios, lambda a, b: ("BIOS", f"{a.bios}", f"{b.bios}"), kind=False, built=False),
+    _Trait("driver", lambda t, _: t.driver, _tell_driver, kind=False, built=False),
+    _Trait("bios", lambda t, _: t.bios, _tell_bios, kind=False, built=False),
 )
 
 

@@ -70,8 +70,7 @@ def fills(report: SmokeReport) -> Rows:
             one.device,
             "-" if one.bytes is None else f"{one.bytes / 2**30:.2f}",
             f"{one.seconds:.1f}",
-            one.error
-            or plural(one.wrong_words or 0, say("1 wrong word"), say("{n} wrong words", n=one.wrong_words))
+            one.error or plural(one.wrong_words or 0, say("1 wrong word"), say("{n} wrong words", n=one.wrong_words))
             if one.wrong_words or one.error
             else say("as written"),
         )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpucheck.fleet.merge import Kind, kinds_in_words, supplies_in_words
-from gpucheck.fleet.report import Fleet
+from gpucheck.fleet.merge import Kind, Row, kinds_in_words, supplies_in_words
+from gpucheck.fleet.report import Fleet, host_report
 from gpucheck.render.markdown import _plain
 from gpucheck.render.text import console
 from gpucheck.text import plural, say, shorten
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gpucheck.fleet.report import FleetGroup, HostReport, Merged
     from gpucheck.fleet.store import Unseen
 
-_STYLE = {"ok": "green", "problem": "bold red", "unknown": "magenta"}
+_STYLE = {"problem": "bold red", "unknown": "magenta", "ok": "green"}
+"""Of verdicts, the worst first."""
 _NARROW = 80
 """Columns below which a host has one line and nothing else."""
 _LONGEST_NAME = 40
@@ -99,7 +100,10 @@ def _room(host: HostReport) -> str | None:
 
 
 def text(merged: Merged) -> None:
-    """Headline, groups of equal machines, a line a host and below it what is wrong with it; then the unseen."""
+    """Headline, groups of equal machines, a line a host and below it what is wrong with it; then the unseen.
+
+    Hosts with something to tell come first, the worst before the others: among thousands nobody would find them.
+    """
     out = console()
     head = merged.head
     out.print(Text.assemble((head.verdict, _STYLE[head.verdict]), "  ", head.headline))
@@ -111,7 +115,7 @@ def text(merged: Merged) -> None:
     names = [len(row.host) for row in merged.rows]
     column = min(max(names, default=0), _LONGEST_NAME, out.width // 3)
     out.print(Text("\n" + say("Hosts"), style="bold"))
-    for host in merged.hosts():
+    for host in map(host_report, sorted(merged.rows, key=_urgency)):
         line = Text.assemble(
             shorten(host.host, column).ljust(column), "  ", (host.verdict.ljust(7), _STYLE[host.verdict]), "  "
         )
@@ -126,6 +130,10 @@ def text(merged: Merged) -> None:
     if head.unseen:
         out.print(Text("\n" + say("Not seen"), style="bold"))
         _unseen(head.unseen)
+
+
+def _urgency(row: Row) -> tuple[int, bool]:
+    return list(_STYLE).index(row.verdict), not (row.notes or row.changed)
 
 
 def _unseen(unseen: Iterable[Unseen]) -> None:

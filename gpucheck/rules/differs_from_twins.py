@@ -7,7 +7,8 @@ has fewer or other cards, a narrower link, a power supply less, less memory, ano
 How we know
 gpucheck fleet report compares machines of one model that agree in cards, power supplies, memory and slots. What
 differs is left out of the comparison that finds the twins. For each machine with the odd value at least three
-twins must share the usual one.
+twins must share the usual one; where three machines or more are alike in cards, power supplies, memory, slots or
+links, at least twenty, for they may have been built that way.
 
 Why it matters
 A card that does not come up and a link that trains at half its width leave no error on the machine itself.

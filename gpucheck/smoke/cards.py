@@ -191,9 +191,7 @@ def is_confirmed(nvml: NvmlEvidence, *, shared: bool) -> bool:
     """NVML saw that the training held memory of the card, and that the card worked for it."""
     # Where NVML lists the training's process by its number, it lists it on every card that it uses.
     unlisted = shared and nvml.other_processes is not None
-    held = nvml.process_seen or (
-        bool(nvml.memory_growth_bytes) and not unlisted and not strangers(nvml, shared=shared)
-    )
+    held = nvml.process_seen or (bool(nvml.memory_growth_bytes) and not unlisted and not strangers(nvml, shared=shared))
     worked = bool(nvml.busy_percent)
     if nvml.busy_percent is None and nvml.most_watts is not None and nvml.idle_watts is not None:
         worked = nvml.most_watts - nvml.idle_watts >= WORKING_WATTS
@@ -246,8 +244,11 @@ def _happened(cards: Mapping[str, NvmlEvidence], outcome: Outcome, watched: Watc
 def _fell(address: str, watched: Watched) -> bool:
     """The card answered on the bus before the training, and does not after it."""
     before, after = watched.before, watched.after
-    return before is not None and after is not None and not before.dead.get(address, True) and (
-        after.dead.get(address) is True
+    return (
+        before is not None
+        and after is not None
+        and not before.dead.get(address, True)
+        and (after.dead.get(address) is True)
     )
 
 

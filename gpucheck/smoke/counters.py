@@ -158,9 +158,7 @@ class _Errors:
     evidence: list[Evidence] = field(default_factory=list)
 
 
-def told_by(
-    cards: Mapping[str, RisenCounters], before: Counters | None, after: Counters | None
-) -> Iterator[Finding]:
+def told_by(cards: Mapping[str, RisenCounters], before: Counters | None, after: Counters | None) -> Iterator[Finding]:
     """What rose, as findings: links, memory, messages of the driver. ``cards`` by address."""
     yield from _links(cards, before, after)
     for address, counts in cards.items():

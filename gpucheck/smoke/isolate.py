@@ -213,16 +213,12 @@ def _renamed(
             renamed.append(item)
         elif not any(other.name == item.name for other in renamed):
             renamed.append(
-                item.model_copy(
-                    update={"subject": subject, "evidence": (*item.evidence, *lines), "remedy": remedy}
-                )
+                item.model_copy(update={"subject": subject, "evidence": (*item.evidence, *lines), "remedy": remedy})
             )
     return renamed
 
 
-def _cards(
-    findings: Sequence[Finding], named: Named, lines: tuple[Evidence, ...]
-) -> tuple[list[Finding], str | None]:
+def _cards(findings: Sequence[Finding], named: Named, lines: tuple[Evidence, ...]) -> tuple[list[Finding], str | None]:
     culprits = [trial.devices[0] for trial in named.cards]
     sentence = plural(
         len(culprits),
@@ -237,9 +233,7 @@ def _cards(
     return renamed, sentence
 
 
-def _sets(
-    findings: Sequence[Finding], named: Named, lines: tuple[Evidence, ...]
-) -> tuple[list[Finding], str | None]:
+def _sets(findings: Sequence[Finding], named: Named, lines: tuple[Evidence, ...]) -> tuple[list[Finding], str | None]:
     subject = named.common or joined(named.sets[0].devices)
     sentence = _wrong(named)
     remedy = (

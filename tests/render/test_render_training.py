@@ -111,9 +111,7 @@ def shown(
 # --- for people -----------------------------------------------------------------------------------
 
 
-def test_cards_stand_in_a_table_with_bars(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cards_stand_in_a_table_with_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(GOOD, monkeypatch, capsys)
     rows = [line for line in lines if line.startswith("  GPU:")]
     assert rows == [
@@ -126,9 +124,7 @@ def test_cards_stand_in_a_table_with_bars(
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
-def test_every_width_is_kept(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
-) -> None:
+def test_every_width_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int) -> None:
     for document in (GOOD, failed(), ON_CPU):
         lines = shown(document, monkeypatch, capsys, columns)
         # Addresses and results stay whole; a table of four of them needs 50 columns.
@@ -144,9 +140,7 @@ def test_bars_are_left_out_where_there_is_no_room(
     assert any("█" in line for line in shown(GOOD, monkeypatch, capsys, 80))
 
 
-def test_what_became_of_each_card_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_became_of_each_card_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(failed(), monkeypatch, capsys)
     for address, words in (
         (FIRST, "FAILED"),  # it did its part, and kept memory

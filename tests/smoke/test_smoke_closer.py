@@ -17,7 +17,7 @@ from gpucheck.smoke.progress import last_judgement
 from gpucheck.smoke.report import SmokeReport
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
-PATIENCE = 12.0
+PATIENCE = 8.0
 """Seconds for a trial; loaded machines need some for each new graph."""
 
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs the extra [smoke]")
@@ -43,13 +43,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> float:
 
 @pytest.fixture(scope="module")
 def deep() -> SmokeReport:
-    return smoke("none", 4, deep=True)
+    return smoke("none", 2, deep=True)
 
 
 def test_a_closer_look_at_sound_devices_finds_nothing(deep: SmokeReport):
     assert (deep.verdict, deep.findings) == ("pass", ())
     assert "found nothing either" in deep.headline
-    assert [len(trial.devices) for trial in deep.isolation] == [1] * 4 + [2] * 6 + [4]
+    assert [len(trial.devices) for trial in deep.isolation] == [1, 1, 2]
     assert {trial.outcome for trial in deep.isolation} == {"pass"}
 
 
@@ -68,13 +68,8 @@ def test_other_ways_to_sum_are_compared(deep: SmokeReport):
 def test_memory_reads_back(deep: SmokeReport):
     assert deep.deep is not None
     assert [(one.device, one.bytes, one.wrong_words) for one in deep.deep.vram] == [
-        (f"CPU:{n}", examine.CPU_FILL, 0) for n in range(4)
+        (f"CPU:{n}", examine.CPU_FILL, 0) for n in range(2)
     ]
-
-
-def test_without_a_failure_nothing_is_added():
-    report = smoke("none", 2)
-    assert (report.isolation, report.allreduce, report.deep, report.soak) == ((), (), None, None)
 
 
 # --- faults ---------------------------------------------------------------------------------------

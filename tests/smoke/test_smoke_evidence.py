@@ -258,10 +258,36 @@ def test_arithmetic_that_ran_elsewhere_is_named():
 
 def test_placements_that_were_not_logged_are_unknown():
     result = good()
-    result["replicas"][1]["computed_on"] = {}
+    for replica in result["replicas"]:
+        replica["computed_on"] = {}
     judgement = weigh(result)
     assert judgement.verdict == "pass"
     assert judgement.devices[1].evidence.unknown == ("computed_on",)
+
+
+def test_a_device_alone_without_a_placement_computed_nothing():
+    result = good()
+    result["replicas"][1]["computed_on"] = {}
+    judgement = weigh(result)
+    assert found(judgement) == [("gpu-unused-in-training", "error", SECOND)]
+    assert "none of the work was placed on it" in judgement.findings[0].evidence[0].text
+
+
+@pytest.mark.parametrize("seconds", [STARTED - 2, STARTED + SECONDS + 2])
+def test_what_a_card_did_before_and_after_is_not_the_trainings_work(seconds):
+    idle = watched(SECOND, busy=0, peak=10, pids=())
+    other = sample(SECOND, seconds, memory_used_bytes=900 * MIB, utilization_percent=7)
+    own = sorted([*idle, other], key=lambda one: one.seconds)
+    judgement = weigh(good(), [*watched(FIRST), *own])
+    assert ("gpu-unused-in-training", "error", SECOND) in found(judgement)
+    assert (judgement.verdict, judgement.devices[1].evidence.nvml.memory_growth_bytes) == ("fail", 0)
+
+
+def test_a_card_on_which_nvml_does_not_list_the_training_is_not_proven():
+    """It lists it on the other one, so it knows its number."""
+    judgement = weigh(good(), [*watched(FIRST), *watched(SECOND, pids=())])
+    assert (judgement.verdict, judgement.proves_gpu, judgement.findings) == ("not-run", False, ())
+    assert "could not confirm 1 of 2" in judgement.headline
 
 
 def test_a_card_that_tensorflow_does_not_list_fails():

@@ -337,6 +337,27 @@ def test_a_sum_that_is_wrong_or_hangs_fails_what_had_passed():
     assert [one.way for one in judgement.deep.ways] == ["hierarchical"]
 
 
+@pytest.mark.parametrize(
+    ("found", "name"), [({"ended": "hang"}, "smoke-timeout"), ({"error": "InternalError: x"}, "smoke-worker-died")]
+)
+def test_memory_that_is_not_read_back_to_the_end_fails_what_had_passed(found: dict[str, str], name: str):
+    examination = Examination(FOUR, Child(), 0.0)
+    examination.done = [(Task("fill", FOUR[:1], 4096), {"seconds": 1.0, **found})]
+    judgement = merge(Judgement("pass", "good", proves_gpu=True), examination, {}, deep=True)
+    assert [(item.name, item.severity, item.subject) for item in judgement.findings] == [(name, "error", FOUR[0])]
+    assert (judgement.verdict, judgement.proves_gpu) == ("fail", False)
+
+
+def test_a_closer_look_that_was_cut_short_is_no_pass():
+    examination = Examination(FOUR, Child(), 0.0)
+    examination.cut_short = True
+    judgement = merge(Judgement("pass", "good", proves_gpu=True), examination, {}, deep=True)
+    assert (judgement.verdict, judgement.headline) == (
+        "not-run",
+        "good Time was up before the closer look was through.",
+    )
+
+
 def test_a_way_that_nobody_uses_may_fail():
     examination = Examination(FOUR, Child(), 0.0)
     examination.done = [(Task("sum", FOUR, 4096, "nccl"), {"seconds": 1.0, "error": "not built in"})]

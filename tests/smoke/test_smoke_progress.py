@@ -106,8 +106,9 @@ def test_all_cards_together_point_at_the_power_supplies():
 
 
 def test_in_the_same_boot_somebody_ended_it():
-    (found,) = told(last(TOGETHER), BOOT, running=False).findings
-    assert (found.severity, found.name) == ("warning", "smoke-interrupted")
+    judgement = told(last(TOGETHER), BOOT, running=False)
+    (found,) = judgement.findings
+    assert (judgement.verdict, found.severity, found.name) == ("not-run", "warning", "smoke-interrupted")
 
 
 def test_one_that_still_runs_is_no_finding():
