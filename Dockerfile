@@ -1,4 +1,4 @@
-# docker build --target slim -t gpucheck .           probe, advise, check --no-smoke
+# docker build --target slim -t gpucheck:slim .      probe, advise, check --no-smoke
 # docker build --target cuda -t gpucheck:cuda .      and the training on NVIDIA cards
 #
 # docker run --rm --gpus all gpucheck:cuda check --expect-gpus 4

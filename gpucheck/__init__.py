@@ -5,6 +5,7 @@
 >>> advice = gpucheck.advise("R730", "P40:2", cpus=2, psu="2x1100")
 >>> proof = gpucheck.smoke("auto")
 >>> gate = gpucheck.check("gpucheck.toml")
+>>> fleet = gpucheck.fleet_report("captures", room="P40")
 
 Importing it loads nothing but this file; each function imports what it needs when it is called.
 """
@@ -18,13 +19,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gpucheck.api import advise as advise
     from gpucheck.api import check as check
+    from gpucheck.api import fleet_report as fleet_report
     from gpucheck.api import probe as probe
 
-__all__ = ["__version__", "advise", "check", "probe", "smoke"]
+__all__ = ["__version__", "advise", "check", "fleet_report", "probe", "smoke"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("advise", "check", "probe"):
+    if name in ("advise", "check", "fleet_report", "probe"):
         from gpucheck import api
 
         return getattr(api, name)

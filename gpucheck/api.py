@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gpucheck.checking import CheckReport
     from gpucheck.facts import Machine
     from gpucheck.fit.report import Advice
+    from gpucheck.fleet.report import Fleet
     from gpucheck.policy import Policy
     from gpucheck.power import Redundancy
     from gpucheck.probing import Probe
@@ -285,6 +286,38 @@ def check(
         catalog=load(catalog),
         progress=progress,
     )
+
+
+def fleet_report(
+    folder: str,
+    *,
+    since: str | None = None,
+    room: str | None = None,
+    jobs: int = 1,
+    strict: bool = False,
+    catalog: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Fleet:
+    """Many machines, judged together: their verdicts, groups of equal ones, and who differs from its twins.
+
+    Args:
+        folder: A capture of each host, as ``gpucheck fleet collect`` or anybody else put them there.
+        since: A folder with the state to compare with; by default each host's run before, where it is there.
+        room: Also tell how many more of this card go into each host.
+        jobs: Processes that judge. More than one needs a main module that can be imported, as
+            ``multiprocessing`` says.
+        strict: Let warnings make the exit code 1.
+        catalog: Folder with catalog entries of your own.
+        progress: Called after every host with hosts judged and hosts in all.
+
+    Raises:
+        gpucheck.errors.InputError: There is no such folder, or nothing is in it.
+        gpucheck.errors.UsageError: No card is called so.
+    """
+    from gpucheck.fleet.report import report
+
+    merged = report(folder, since=since, room=room, catalog=catalog, jobs=jobs, strict=strict, progress=progress)
+    return merged.document()
 
 
 def _look() -> Machine:

@@ -100,7 +100,7 @@ def check(
         InputError: The policy, its baseline or a source cannot be read.
     """
     catalog = catalog or load()
-    if policy is None and os.path.exists(FILE):
+    if policy is None and os.path.lexists(FILE):
         policy = FILE
     file = policy if isinstance(policy, str) else None
     asked = load_policy(file) if file is not None else policy if isinstance(policy, Policy) else Policy()
@@ -244,7 +244,9 @@ def _headline(seen: Situation, checks: Sequence[PolicyCheck], verdict: CheckVerd
             return first.message
         return say("{model} could not be checked well enough to say: {first}", **fields)
     sentences = [say("{model} passes {checks} checks.", model=fields["model"], checks=len(checks))]
-    if allowed := sum(row.allowance is not None for row in checks):
+    if (usable := len(seen.usable)) < seen.expected.n:
+        sentences.append(say("Of {n} expected GPUs {usable} can be used.", n=seen.expected.n, usable=usable))
+    if allowed := len({(row.allowance.finding, row.subject) for row in checks if row.allowance is not None}):
         sentences.append(say(plural(allowed, "One finding is allowed.", "{n} findings are allowed."), n=allowed))
     if seen.smoke is None:
         sentences.append(say("Nothing was trained."))
@@ -253,11 +255,23 @@ def _headline(seen: Situation, checks: Sequence[PolicyCheck], verdict: CheckVerd
     return " ".join(sentences)
 
 
+_OF_CARDS = ("gpus", "model", "address")
+"""Topics that fail for a card that is hidden, too."""
+
+
 def _advice(checks: Sequence[PolicyCheck], verdict: CheckVerdict) -> str | None:
     if verdict == "pass":
         return None
     if verdict == "fail":
-        names = dict.fromkeys(row.finding for row in checks if row.outcome == "fail" and row.finding is not None)
+        failed = [row for row in checks if row.outcome == "fail"]
+        if all(row.finding == "visibility-limited" or row.topic in _OF_CARDS for row in failed) and any(
+            row.finding == "visibility-limited" for row in failed
+        ):
+            return say(
+                "The machine may be good: this process is not shown all of its cards. Start it with them, or run "
+                "gpucheck check on the host. What it means and what to do: gpucheck explain visibility-limited."
+            )
+        names = dict.fromkeys(row.finding for row in failed if row.finding is not None)
         if not names:
             return say("Drain this machine: the same job fails here again until that is mended.")
         return say(

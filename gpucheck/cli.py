@@ -400,7 +400,8 @@ def _show_message(advice: Advice) -> None:
 @app.command(
     epilog="Example: gpucheck smoke --devices auto --expect-gpus 2. Several hosts:"
     " srun -K -N 2 --ntasks-per-node=1 gpucheck smoke --cluster slurm (-K, --kill-on-bad-exit: when a task"
-    " ends, srun ends the rest), or on each host gpucheck smoke --cluster hosts.toml --rank 0"
+    " ends, srun ends the rest), or on each host gpucheck smoke --cluster hosts.toml --rank 0 (the file has a table"
+    " host with an address for each, as TOML)"
 )
 def smoke(
     devices: Annotated[

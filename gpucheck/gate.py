@@ -31,6 +31,10 @@ _GONE = OFF_THE_BUS | {"gpu-lost-since-baseline"}
 """Findings whose subject may be a card that is no longer listed."""
 _SOFTWARE = frozenset({"tensorflow-missing", "tensorflow-cpu-only-build", "cpu-lacks-avx"})
 """Why a training did not start that another try would meet again."""
+_VARIANTS = frozenset({"ti", "super", "laptop", "mobile", "max-q", "d"})
+"""Words that make another card of a name."""
+_OLDEST_DAY = datetime.date(2026, 1, 1)
+"""gpucheck is younger: a clock that says less is wrong, and an allowance would never end by it."""
 GENERATIONS = {speed: gen for gen, speed in SPEED_GTS.items()}
 """GT/s per lane to PCIe generation."""
 
@@ -77,13 +81,6 @@ class Situation:
         lost = unusable(self.machine, self.probe.findings)
         return [gpu for gpu in self.machine.gpus or () if gpu.address not in lost]
 
-    def unconfirmed(self, gpu: Gpu) -> bool:
-        """An NVIDIA card that PCI shows, where NVML hung or gave no list that it could be on."""
-        nvml = self.machine.nvml
-        if gpu.vendor != "nvidia":
-            return False
-        return nvml is None or nvml.status == "timed-out" or (gpu.nvml is None and nvml.gpus is None)
-
     @property
     def excused(self) -> dict[str, Allowance]:
         """Addresses of cards that are allowed to be unusable, and by what."""
@@ -99,6 +96,14 @@ class Situation:
                 cards.add(finding.subject)
             found |= dict.fromkeys(cards, allowance)
         return found
+
+
+def unconfirmed(machine: Machine, gpu: Gpu) -> bool:
+    """An NVIDIA card that PCI shows, where NVML hung or gave no list that it could be on."""
+    nvml = machine.nvml
+    if gpu.vendor != "nvidia":
+        return False
+    return nvml is None or nvml.status == "timed-out" or (gpu.nvml is None and nvml.gpus is None)
 
 
 def demanded(policy: Policy, origin: str) -> Expected | None:
@@ -154,6 +159,9 @@ def _weighed(seen: Situation, row: PolicyCheck) -> PolicyCheck:
 
 
 def _look(seen: Situation) -> Iterator[PolicyCheck]:
+    if seen.policy.allow and seen.today < _OLDEST_DAY:
+        message = say("Whether allowances have ended is not known: the clock says {day}.", day=seen.today.isoformat())
+        yield PolicyCheck(topic="clock", outcome="unknown", message=message)
     if seen.trouble is not None:
         yield PolicyCheck(topic="expected", outcome="unknown", message=seen.trouble, transient=True)
     hung = seen.machine.nvml is not None and seen.machine.nvml.status == "timed-out"
@@ -199,7 +207,7 @@ def _count(seen: Situation) -> Iterator[PolicyCheck]:
             message = say("GPUs expected by {origin}: {n}. They were not looked at.", origin=seen.expected.origin, n=n)
             yield PolicyCheck(topic="gpus", outcome="unknown", message=message, finding="gpu-count-mismatch")
         return
-    unsure = sum(map(seen.unconfirmed, seen.usable))
+    unsure = sum(unconfirmed(seen.machine, gpu) for gpu in seen.usable)
     usable = len(seen.usable) - unsure
     fields = {"n": n, "origin": seen.expected.origin, "usable": usable, "unsure": unsure, "excused": excused}
     if usable + excused < n <= usable + excused + unsure:
@@ -240,8 +248,11 @@ def named(name: str, catalog: Catalog) -> Callable[[Gpu], bool | None]:
     def is_one(gpu: Gpu) -> bool | None:
         if gpu.catalog_gpu in ids or name.lower() == gpu.pci_id:
             return True
+        if ids and gpu.catalog_gpu is not None:
+            return False
         if gpu.name is not None:
-            return words <= set(gpu.name.lower().replace("[", " ").replace("]", " ").split())
+            own = set(gpu.name.lower().replace("[", " ").replace("]", " ").split())
+            return words <= own and _VARIANTS.isdisjoint(own - words)
         return None if gpu.catalog_gpu is None else False
 
     return is_one
@@ -249,7 +260,7 @@ def named(name: str, catalog: Catalog) -> Callable[[Gpu], bool | None]:
 
 def _addresses(seen: Situation) -> Iterator[PolicyCheck]:
     known, usable = {gpu.address for gpu in seen.machine.gpus or ()}, {gpu.address: gpu for gpu in seen.usable}
-    for address in dict.fromkeys(seen.policy.gpus.addresses):
+    for address in dict.fromkeys((*seen.policy.gpus.addresses, *seen.policy.link.at)):
         row = {"topic": "address", "subject": address, "finding": "gpu-count-mismatch"}
         allowance = seen.excused.get(address)
         if address in usable:
@@ -358,9 +369,11 @@ def _supplies(psus: Collection[Psu] | None, least: int) -> PolicyCheck:
     good, maybe = states.count(True), states.count(None)
     row = {"topic": "power-supplies", "finding": "psu-missing"}
     if good >= least or (psus is not None and good + maybe < least):
-        message = say("Power supplies that work: {good}; at least {least} are asked.", good=good, least=least)
+        message = say("Power supplies that work: {good}; least number asked: {least}.", good=good, least=least)
         return PolicyCheck(outcome="pass" if good >= least else "fail", message=message, **row)
-    message = say("Whether {least} power supplies work was not read (as root: gpucheck check --ipmi).", least=least)
+    message = say(
+        "Whether enough power supplies work ({least}) was not read (as root: gpucheck check --ipmi).", least=least
+    )
     return PolicyCheck(outcome="unknown", message=message, **row)
 
 
@@ -409,6 +422,10 @@ def _memory(seen: Situation) -> Iterator[PolicyCheck]:
         if most is None:
             continue
         name, template = _COUNTED[key]
+        if seen.machine.gpus is None:
+            message = say("The GPUs that [memory] {key} is asked of were not looked at.", key=key)
+            yield PolicyCheck(topic="memory", outcome="unknown", message=message, finding=name)
+            continue
         found = list(_over(seen.usable, key, counter, most, name, template))
         yield from found
         if not found:

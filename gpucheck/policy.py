@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from gpucheck.errors import InputError
 from gpucheck.facts import pci_address
@@ -46,13 +46,25 @@ def _finding_name(text: str) -> str:
 
 
 def _finding_subject(text: str) -> str:
+    if not text.strip():
+        raise ValueError(say("it must not be empty"))
     return pci_address(text) or text
 
 
 def _day(value: object) -> object:
-    """A date as TOML writes it, or the same as a text; a time of the day would be lost in silence."""
+    """A date as TOML writes it, or the same as a text. A time of the day would be lost in silence, and a number
+    would be taken for seconds since 1970."""
     if isinstance(value, datetime.datetime):
         raise ValueError(say("a date without a time of the day, such as 2026-12-31"))
+    if isinstance(value, int | float) or (isinstance(value, str) and "-" not in value):
+        raise ValueError(say("it must be a date such as 2026-12-31"))
+    return value
+
+
+def _whole(value: object) -> object:
+    """True equals 1, and 16.0 equals 16."""
+    if type(value) is not int:
+        raise ValueError(say("it must be a whole number, without quotes"))
     return value
 
 
@@ -60,7 +72,8 @@ Count = Annotated[int, Field(strict=True, ge=0, le=1024)]
 Address = Annotated[str, AfterValidator(_address)]
 FindingName = Annotated[str, AfterValidator(_finding_name)]
 Devices = Annotated[str, Field(pattern=r"^(auto|gpu|cpu:[1-9][0-9]{0,2})$")]
-Said = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(clean)]
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500), AfterValidator(clean)]
+CardName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 
 class Part(BaseModel):
@@ -75,7 +88,7 @@ class Cards(Part):
     count: Count | None = None
     """At least so many usable GPUs (a K80 is two). 0: none is needed. Not given: the models and addresses say it,
     or Slurm, or the baseline; else at least one."""
-    models: dict[Annotated[str, Field(min_length=1, max_length=200)], Count] = {}
+    models: dict[CardName, Count] = {}
     """Name of a card, as the catalog knows it or as the driver says it, or its PCI id, to how many GPUs of it."""
     addresses: tuple[Address, ...] = ()
     """PCI addresses at which there must be a usable GPU."""
@@ -84,7 +97,7 @@ class Cards(Part):
 class LinkOfOne(Part):
     """What the link of one GPU must have."""
 
-    lanes: Literal[1, 2, 4, 8, 16] | None = None
+    lanes: Annotated[Literal[1, 2, 4, 8, 16], BeforeValidator(_whole)] | None = None
     """Least width that the link has."""
     gen: Annotated[int, Field(strict=True, ge=1, le=6)] | None = None
     """Least PCIe generation that card and slot can do. An idle link runs slower."""
@@ -94,7 +107,7 @@ class Links(LinkOfOne):
     """What the link of every GPU must have."""
 
     at: dict[Address, LinkOfOne] = {}
-    """Other values for the GPU at a PCI address."""
+    """Other values for the GPU at a PCI address, where there must be one."""
 
     def of(self, address: str) -> LinkOfOne:
         """What the link at an address must have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
 
 from gpucheck.facts import Gpu, Machine
 from gpucheck.gate import COUNTERS, generation, works
@@ -14,22 +15,21 @@ from gpucheck.rules._shared import label
 from gpucheck.rules.gpu_count_mismatch import unusable
 from gpucheck.text import shorten
 
+_A_QUARTER = timedelta(days=90)
 _WIDTHS = (16, 8, 4, 2, 1)
 
 
 def policy_text(report: Probe) -> str:
     """TOML that :func:`gpucheck.policy.parse` reads. What was not read is asked of nothing."""
-    machine = report.machine
-    lost = unusable(machine, report.findings)
-    good = [gpu for gpu in machine.gpus or () if gpu.address not in lost]
+    machine, good = report.machine, usable_gpus(report)
     lines = [
-        f"# What {_comment(model_name(machine))} should be, as it was on {report.time[:10]}.",
+        f"# What a machine should be: {_comment(model_name(machine))} as it was on {report.time[:10]}.",
         "# gpucheck check judges a machine by this file; docs/schema/policy.json describes every key.",
         "",
         "# true: warnings fail too.",
         "strict = false",
         "",
-        *_cards(good, [gpu for gpu in machine.gpus or () if gpu.address in lost]),
+        *_cards(good, [gpu for gpu in machine.gpus or () if gpu not in good]),
         *_links(machine, good),
         *_power(machine),
         *_memory(good),
@@ -47,6 +47,12 @@ def policy_text(report: Probe) -> str:
         *_allowed(report),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def usable_gpus(report: Probe) -> list[Gpu]:
+    """The GPUs that a policy made from this machine asks for."""
+    lost = unusable(report.machine, report.findings)
+    return [gpu for gpu in report.machine.gpus or () if gpu.address not in lost]
 
 
 def _cards(good: list[Gpu], lost: list[Gpu]) -> Iterator[str]:
@@ -129,7 +135,9 @@ def _allowed(report: Probe) -> Iterator[str]:
         yield f"# finding = {_string(finding.name if finding else 'link-width-reduced')}"
         yield f"# subject = {_string(finding.subject if finding else '0000:04:00.0')}"
         yield '# reason = "why it is accepted"'
-        yield "# until = 2026-12-31"
+        yield f"# until = {date.fromisoformat(report.time[:10]) + _A_QUARTER}"
+    if seen:
+        yield "# What is wrong now is no part of what is asked above: mend it, then run --init again."
     yield from (f"# found now: {finding.name} ({_comment(finding.subject)})" for finding in seen)
 
 

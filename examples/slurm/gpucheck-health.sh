@@ -9,7 +9,8 @@
 #
 # Only exit code 1 of gpucheck, a bad machine, drains. Where the check could not be made (3), or the policy cannot
 # be read (2), the node stays in service and the log says so. A node that is drained already keeps its reason.
-# In a prolog a bad machine also ends the script with 1, so that Slurm starts the job elsewhere.
+# In a prolog a bad machine also ends the script with 1, so that Slurm queues the job again: held, unless slurm.conf
+# has SchedulerParameters=nohold_on_prolog_fail.
 # It ends well before the 60 seconds after which Slurm would kill it.
 set -u
 
@@ -33,7 +34,7 @@ unset SLURM_JOB_ID SLURM_JOB_GPUS SLURM_STEP_GPUS SLURM_GPUS SLURM_GPUS_ON_NODE 
 unset CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ROCR_VISIBLE_DEVICES
 
 set -- check --no-smoke
-if [ -r "$POLICY" ]; then
+if [ -n "${GPUCHECK_POLICY:-}" ] || [ -e "$POLICY" ]; then
   set -- "$@" --policy "$POLICY"
 fi
 cd / || exit 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,6 +73,8 @@ def check(
     for path in (junit, prometheus):
         if path is not None:
             check_writable(path)
+    if junit is not None and prometheus is not None and os.path.realpath(junit) == os.path.realpath(prometheus):
+        raise UsageError("--junit and --prometheus name the same file", input=junit, hint="name two files")
     from gpucheck.checking import check as judge
 
     with _progress() as progress:
@@ -86,19 +89,20 @@ def check(
             catalog=load(catalog),
             progress=progress,
         )
-    if junit is not None:
-        from gpucheck.render import junit as xml
-
-        replace_file(junit, xml.check(report))
-    if prometheus is not None:
-        from gpucheck.render import prometheus as metrics
-
-        replace_file(prometheus, metrics.check(report))
     if github:
         _show_on_github(report, as_json=as_json, markdown=markdown)
     else:
         _show(report, "check", as_json=as_json, markdown=markdown)
-    return report.exit_code
+    unwritten = False
+    for path, form in ((junit, "junit"), (prometheus, "prometheus")):
+        if path is None:
+            continue
+        try:
+            replace_file(path, import_module(f"gpucheck.render.{form}").check(report))
+        except UsageError as error:  # such as a disk that is full by now: the verdict matters more
+            print(f"gpucheck: {error}", file=sys.stderr)
+            unwritten = True
+    return report.exit_code or (2 if unwritten else 0)
 
 
 def _init(
@@ -116,7 +120,7 @@ def _init(
     from gpucheck.cli import _print_listing
     from gpucheck.output import check_writable, replace_file
     from gpucheck.policy import FILE
-    from gpucheck.policy_init import policy_text
+    from gpucheck.policy_init import policy_text, usable_gpus
     from gpucheck.probing import probe
 
     path = path or FILE
@@ -129,6 +133,9 @@ def _init(
         raise NotCheckable(fault, hint="look with gpucheck probe first")
     replace_file(path, policy_text(report))
     written = say("Written: {path}. Read it, then run gpucheck check.", path=path)
+    if not usable_gpus(report):
+        warned = say("It asks for no GPU, because none that can be used was found.")
+        written = say("{written} {warned}", written=written, warned=warned)
     if as_json:
         _print_listing("policy-written", written, file=path)
     else:

@@ -265,7 +265,9 @@ async def _one(folder: Path, run: str, job: Job, timeout: float, looking: asynci
 
 def _headline(collected: int, unseen: int, folder: str) -> str:
     one, many = "A capture of {count} host is in {folder}.", "Captures of {count} hosts are in {folder}."
-    text = say(plural(collected, one, many), count=collected, folder=folder)
+    text = (
+        say(plural(collected, one, many), count=collected, folder=folder) if collected else say("No capture was made.")
+    )
     if unseen:
         text += " " + say(plural(unseen, "{count} was not seen.", "{count} were not seen."), count=unseen)
     return text

@@ -186,7 +186,9 @@ def _cards(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:
 
 
 def _lanes(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:
-    return tuple(sorted(lanes for _, lanes in traits.links)) if traits.links else None
+    """Only where every card's link was read: a card that no longer answers is told by its own finding."""
+    links, cards = traits.links or (), sum(kind.number for kind in traits.cards or ())
+    return tuple(sorted(lanes for _, lanes in links)) if links and len(links) == cards else None
 
 
 def _memory(traits: Traits, sizes: Mapping[int, int]) -> Hashable | None:

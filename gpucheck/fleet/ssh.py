@@ -58,7 +58,7 @@ def read_hosts(path: str) -> tuple[Target, ...]:
         InputError: it cannot be read, a line is no host, or no host is in it.
     """
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(say("cannot be read: {reason}", reason=reason), input=path, hint="one host a line") from None
@@ -161,7 +161,9 @@ async def _run(connection: asyncssh.SSHClientConnection, line: str, answer: Answ
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
-        return say("cannot be reached: {reason}", reason=error.strerror or error)
+        # asyncio puts its own words, with the address, in place of the system's.
+        system = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
+        return say("cannot be reached: {reason}", reason=system or error)
     return say("SSH: {reason}", reason=getattr(error, "reason", "") or str(error) or type(error).__name__)
 
 

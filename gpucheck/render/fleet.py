@@ -114,7 +114,8 @@ def text(merged: Merged) -> None:
             out.print(Text(f"  {group.number:>3}  {group_in_words(group)}"), soft_wrap=True)
     names = [len(row.host) for row in merged.rows]
     column = min(max(names, default=0), _LONGEST_NAME, out.width // 3)
-    out.print(Text("\n" + say("Hosts"), style="bold"))
+    if names:
+        out.print(Text("\n" + say("Hosts"), style="bold"))
     for host in map(host_report, sorted(merged.rows, key=_urgency)):
         line = Text.assemble(
             shorten(host.host, column).ljust(column), "  ", (host.verdict.ljust(7), _STYLE[host.verdict]), "  "

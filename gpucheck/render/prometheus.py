@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpucheck.gate import COUNTERS
+from gpucheck.gate import COUNTERS, unconfirmed
 from gpucheck.rules._shared import cards_of
+from gpucheck.rules.gpu_count_mismatch import unusable
 
 if TYPE_CHECKING:
     from gpucheck.checking import CheckReport
@@ -101,9 +102,12 @@ class _Collected(Collector):
             if finding.severity == "error"
             for address in cards_of(finding, report.machine)
         }
+        unsure = {gpu.address for gpu in gpus if unconfirmed(report.machine, gpu)}
+        unsure |= unusable(report.machine, report.findings)
+        healthy = [None if gpu.address in unsure - bad else gpu.address not in bad for gpu in gpus]
         counted = [(key, text, [_of(gpu, counter) for gpu in gpus]) for key, text, counter in _COUNTED]
         families: list[tuple[str, str, Sequence[float | None]]] = [
-            ("healthy", "0 for a GPU that an error is about.", [gpu.address not in bad for gpu in gpus]),
+            ("healthy", "1 for a GPU that can be used, 0 for one that an error is about.", healthy),
             ("link_lanes", "Lanes that the link has.", [gpu.link.width for gpu in gpus]),
             ("link_max_lanes", "Lanes that the card has.", [gpu.link.max_width for gpu in gpus]),
             ("memory_bytes", "Memory of the GPU.", [_of(gpu, lambda seen: seen.memory_total_bytes) for gpu in gpus]),

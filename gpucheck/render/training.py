@@ -50,7 +50,7 @@ def speed(scaling: Scaling) -> str:
     """The group against each device alone."""
     if round(scaling.all / scaling.efficiency / scaling.single) == 1:  # one device
         return say(
-            "{all:,.0f} examples/s with the strategy, {single:,.0f} without it.", all=scaling.all, single=scaling.single
+            "{all:,.0f} examples/s in the training, {single:,.0f} by itself.", all=scaling.all, single=scaling.single
         )
     return say(
         "{all:,.0f} examples/s together, {single:,.0f} by one device alone on average ({efficiency:.0%} of "

@@ -31,6 +31,8 @@ from gpucheck.smoke.evidence import judge
 from gpucheck.smoke.outcome import Judgement, Outcome
 from gpucheck.smoke.peers import Peers, binding, is_local
 from gpucheck.smoke.plan import DeviceRequest, DoNotTrain, Train
+from gpucheck.smoke.progress import Diary, about
+from gpucheck.smoke.progress import path as diary_path
 from gpucheck.smoke.report import EXIT_CODES, ClusterUse, Network, SmokeHost, SmokeReport, Verdict
 from gpucheck.smoke.run import STEPS, TIMEOUT, Messages, Progress, attend, report_of
 from gpucheck.text import say
@@ -120,7 +122,12 @@ def smoke_on_hosts(
         if end is None:
             assert isinstance(plan, Train)
             say_first(say("All {n} workers have met; the training starts.", n=len(cluster.peers)))
-            end = _train(cluster, plan, peers, inbox, deadline, expect_gpus, environ, progress, command)
+            about_it = about(plan.job.kind, [card.address for card in plan.cards], "mirrored", False, 0.0)
+            diary = Diary(diary_path(environ), about_it)
+            end = _train(cluster, plan, peers, inbox, deadline, expect_gpus, environ, progress, command, diary)
+            report = _agree(cluster, peers, end, steps)
+            diary.end(report.verdict, report.headline)
+            return report
         return _agree(cluster, peers, end, steps)
 
 
@@ -357,6 +364,7 @@ def _train(
     environ: Mapping[str, str],
     progress: Progress | None,
     command: Sequence[str],
+    diary: Diary,
 ) -> _End:
     plan = _sized(plan, peers)
 
@@ -367,7 +375,7 @@ def _train(
 
     left = deadline - time.monotonic()
     seconds = max(1.0, left - min(EXCHANGE_SECONDS, 0.2 * left))
-    outcome, watched = attend(plan, environ, seconds, follow, command=command, messages=inbox)
+    outcome, watched = attend(plan, environ, seconds, follow, command=command, messages=inbox, diary=diary)
     if outcome.ending != "done" or not (outcome.result or {}).get("replicas"):
         by_itself = not _follows(outcome)
         peers.tell(failed={"by_itself": by_itself, "how": _how(outcome)})
@@ -570,6 +578,14 @@ def _agree(cluster: Cluster, peers: Peers, end: _End, steps: int) -> SmokeReport
                 who=cluster.named(culprit.rank),
                 headline=culprit.headline,
             ),
+        )
+    elif worst == "pass" and len(hosts) < len(cluster.peers):
+        silent = next(rank for rank in cluster.others if rank not in heard)
+        judgement = replace(
+            judgement,
+            verdict="not-run",
+            proves_gpu=False,
+            headline=say("{who} did not tell its verdict; here the training went well.", who=cluster.named(silent)),
         )
     elif worst == "pass":
         judgement = replace(judgement, headline=_headline(hosts, judgement.proves_gpu))

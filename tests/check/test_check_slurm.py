@@ -156,6 +156,7 @@ class Stand:
     def __init__(self, folder: Path, state: str = "IDLE") -> None:
         self.folder = folder
         (folder / "bin").mkdir()
+        (folder / "asks-nothing.toml").touch()
         script = folder / "bin" / "scontrol"
         script.write_text(
             f'#!/bin/sh\nif [ "$1" = --oneliner ]; then echo "NodeName=n1 State={state} Reason=x"; exit; fi\n'
@@ -167,7 +168,7 @@ class Stand:
         return subprocess.run(
             [shutil.which("dash") or "sh", str(SCRIPT)],
             env={"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "SLURMD_NODENAME": "n1",
-                 "GPUCHECK": str(gpucheck), "GPUCHECK_POLICY": f"{self.folder}/none", **environment},
+                 "GPUCHECK": str(gpucheck), "GPUCHECK_POLICY": f"{self.folder}/asks-nothing.toml", **environment},
             capture_output=True,
             text=True,
             timeout=60,
@@ -218,6 +219,14 @@ def test_what_is_no_answer_drains_nothing(tmp_path: Path, body: str) -> None:
     assert (done.returncode, stand.asked) == (0, [])
     assert "n1 was not checked" in done.stderr
     assert stand.health(tmp_path / "none").returncode == 0
+
+
+def test_a_policy_that_is_named_and_not_there_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    stand = Stand(tmp_path)
+    done = stand.health(gpucheck_of(tmp_path, "r730-fell-off-bus"), GPUCHECK_POLICY=f"{tmp_path}/none.toml")
+    assert (done.returncode, stand.asked) == (0, [])
+    assert "n1 was not checked (exit code 2)" in done.stderr
+    assert "none.toml: no such file" in done.stderr
 
 
 def test_a_reason_holds_no_quotes_and_no_second_line(tmp_path: Path) -> None:

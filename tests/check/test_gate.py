@@ -110,6 +110,24 @@ def test_models(machine: str, name: str, count: int, outcome: str) -> None:
     assert (report.verdict == "pass") == (outcome == "pass")
 
 
+@pytest.mark.parametrize("catalog_gpu", ["nvidia-geforce-rtx-3060-ti", None])
+def test_a_near_name_is_another_card(catalog_gpu: str | None) -> None:
+    card = Gpu(address=SLOT_4, vendor="nvidia", catalog_gpu=catalog_gpu, name="NVIDIA GeForce RTX 3060 Ti")
+    assert named("RTX 3060", load())(card) is False
+    assert named("RTX 3060 Ti", load())(card) is True
+
+
+def test_a_link_is_asked_of_a_card_that_must_be_there() -> None:
+    policy = '[link.at."0000:ff:00.0"]\nlanes = 8'
+    assert outcomes(judged("r730-two-p40", policy), "address") == [("fail", "0000:ff:00.0", "gpu-count-mismatch")]
+
+
+def test_memory_of_cards_that_were_not_looked_at_is_no_pass(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    report = check([str(tmp_path)], policy=parse("p.toml", "gpus.count = 0\nmemory.uncorrectable = 0"), today=DAY)
+    assert [row.outcome for row in rows(report, "memory")] == ["unknown"]
+
+
 def test_a_card_of_which_nothing_is_known_may_be_the_one() -> None:
     is_p40 = named("P40", load())
     assert is_p40(Gpu(address=SLOT_4, vendor="nvidia")) is None
@@ -240,6 +258,32 @@ def test_an_allowance_holds_for_its_subject_and_name_only() -> None:
     assert judged("r730-fell-off-bus", ALLOW.format(name="nouveau-bound", until="2026-12-31")).verdict == "fail"
     own = ALLOW.format(name="gpu-fell-off-bus", until="2026-12-31") + f'subject = "{SLOT_4}"\n'
     assert judged("r730-fell-off-bus", own).verdict == "pass"
+
+
+def test_a_pass_with_cards_missing_says_how_many() -> None:
+    report = judged("bmc-only", "gpus.count = 2\n" + ALLOW.format(name="gpu-count-mismatch", until="2026-12-31"))
+    assert report.headline == (
+        "Dell Inc. PowerEdge R730 passes 2 checks. Of 2 expected GPUs 0 can be used. One finding is allowed. Nothing "
+        "was trained."
+    )
+
+
+def test_by_a_clock_that_is_wrong_no_allowance_ends() -> None:
+    source, policy = str(FOLDER / "r730-fell-off-bus" / "capture.json"), "gpus.count = 2\n"
+    policy += ALLOW.format(name="gpu-fell-off-bus", until="2026-12-31")
+    report = check([source], policy=parse("p.toml", policy), today=date(1970, 1, 1))
+    assert (report.verdict, [row.outcome for row in rows(report, "clock")]) == ("unknown", ["unknown"])
+    assert rows(judged("r730-fell-off-bus", policy), "clock") == []
+
+
+def test_a_container_that_hides_a_card_is_not_to_be_drained() -> None:
+    hidden = judged("container-one-of-two", "gpus.count = 2")
+    assert (hidden.verdict, hidden.exit_code) == ("fail", 1)
+    assert hidden.advice is not None
+    assert hidden.advice.startswith("The machine may be good: ")
+    gone = judged("container-one-of-two", "gpus.count = 3")
+    assert gone.advice is not None
+    assert gone.advice.startswith("Drain ")
 
 
 def test_an_ended_allowance_of_something_that_was_not_read_is_no_pass() -> None:

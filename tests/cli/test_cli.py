@@ -254,6 +254,7 @@ def test_smoke_looks_closer_and_tells_of_it_later(generate: ModuleType, tmp_path
     last = gpucheck("smoke", "--last", "--json", env=state)
     assert (last.returncode, json.loads(last.stdout)["verdict"]) == (0, "pass")
     assert gpucheck("smoke", "--devices", "cpu:2", "--soak", "1", "--mode", "infer").returncode == 2
+    assert gpucheck("smoke", "--last", "--expect-gpus", "1").returncode == 2
 
 
 # --- help ---------------------------------------------------------------------------------------

@@ -8,19 +8,24 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import psutil
 import pytest
 from machines import build
 from machines.golden import MACHINES, SLOT_4, SLOT_6, r730, two_p40, with_board
 
+import gpucheck
 from gpucheck.cli import run
 from gpucheck.errors import InputError, UsageError
 from gpucheck.fleet import report as reporting
-from gpucheck.fleet.merge import Row, Shared
+from gpucheck.fleet.merge import Row, Shared, merge
 from gpucheck.fleet.report import Fleet, Merged, report
 from gpucheck.fleet.store import Place, Unseen
 from gpucheck.probing import probe
@@ -102,6 +107,30 @@ def test_two_twins_say_nothing(put: Callable[..., str]) -> None:
 def test_two_configurations_of_one_model_are_no_odd_ones(put: Callable[..., str]) -> None:
     single = {f"single{number}": r730(two_p40()[0]) for number in range(2)}
     assert not odd(report(put({**healthy(5), **single})))
+
+
+def test_many_alike_are_no_odd_ones_unless_they_are_few_among_very_many(put: Callable[..., str]) -> None:
+    (two,) = report(put({"a": HEALTHY}, into="two")).rows
+    (one,) = report(put({"a": r730(two_p40()[0])}, into="one")).rows
+    (narrow,) = report(put({"a": "r730-link-x8"}, into="narrow")).rows
+    old = replace(two, traits=two.traits._replace(driver="470.1"))
+
+    def named(other: Row, others: int, twins: int) -> int:
+        rows = [replace(two, host=f"twin{n}") for n in range(twins)]
+        merged, _ = merge([*rows, *(replace(other, host=f"other{n}") for n in range(others))])
+        return sum(any(note.name == TWINS for note in row.notes) for row in merged)
+
+    for other in (one, narrow):
+        assert named(other, 30, 150) == 0
+        assert named(other, 3, 59) == 0
+        assert named(other, 3, 60) == 3
+        assert named(other, 2, 6) == 2
+    assert named(old, 30, 150) == 30  # a version is only ever behind
+
+
+def test_a_link_that_was_not_read_is_not_odd(put: Callable[..., str]) -> None:
+    first, second = two_p40(width=None)
+    assert not odd(report(put({**healthy(4), "silent": r730(first, second)})))
 
 
 def test_machines_of_another_model_or_without_a_name_are_no_twins(put: Callable[..., str]) -> None:
@@ -199,6 +228,14 @@ def test_hosts_that_the_last_run_did_not_reach_are_not_judged_by_an_older_file(p
     assert "fleet.json" in unseen(report(folder))
 
 
+def test_a_host_is_called_in_the_report_as_collect_calls_it(put: Callable[..., str]) -> None:
+    stamp = "20260103T000000Z"
+    folder = put({f"gpu1+2222/{stamp}": HEALTHY})
+    run_file = {"schema": "gpucheck/fleet-run/1", "run": stamp, "ended": True, "hosts": ["gpu1:2222"]}
+    Path(folder, "fleet.json").write_text(json.dumps(run_file))
+    assert [row.host for row in report(folder).rows] == ["gpu1:2222"]
+
+
 # --- what cannot be read ------------------------------------------------------------------------
 
 
@@ -231,6 +268,17 @@ def test_broken_files_are_listed_and_never_fatal(put: Callable[..., str], tmp_pa
     assert all(reason for reason in unseen(merged).values())
     assert not any("fault in gpucheck" in reason for reason in unseen(merged).values())
     assert (merged.head.verdict, merged.head.exit_code) == ("unknown", 3)
+
+
+def test_a_pipe_that_somebody_holds_open_is_not_waited_for(put: Callable[..., str]) -> None:
+    folder = put(healthy(1))
+    pipe = Path(folder, "pipe.json")
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)
+    try:
+        assert unseen(report(folder)) == {"pipe.json": "neither a file nor a folder"}
+    finally:
+        os.close(held)
 
 
 def test_a_problem_outweighs_what_was_not_seen(put: Callable[..., str]) -> None:
@@ -304,6 +352,47 @@ def test_a_process_that_dies_takes_one_host_with_it() -> None:
     assert found == dict.fromkeys(hosts, "judged")
 
 
+def _judge_for_long(place: Place) -> Row | Unseen:
+    Path(place.now).write_text(str(os.getpid()))
+    time.sleep(300)
+    return Unseen(host=place.host, reason="judged")
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    files = [tmp_path / "one", tmp_path / "two"]
+    program = (
+        "from fleet.test_fleet_report import Place, _judge_for_long, reporting\n"
+        f"list(reporting.judged([Place(path, path) for path in {list(map(str, files))}], _judge_for_long, 2))"
+    )
+    folders = os.pathsep.join(map(str, (FOLDER.parent, FOLDER.parent.parent)))
+    environment = {**os.environ, "PYTHONPATH": folders}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        try:
+            until(lambda: all(file.exists() and file.read_text() for file in files))
+        finally:
+            process.kill()
+    workers = [int(file.read_text()) for file in files]
+    try:
+        until(lambda: not any(map(_runs, workers)))
+    finally:
+        for worker in filter(_runs, workers):
+            os.kill(worker, signal.SIGKILL)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_equal_rows_share_what_is_equal(put: Callable[..., str]) -> None:
     rows = report(put(healthy(2))).rows
     shared = Shared()
@@ -349,6 +438,25 @@ def test_csv_opens_in_a_spreadsheet_and_computes_nothing(
     assert [path.name for path in tmp_path.glob("fleet.csv*")] == ["fleet.csv"]
 
 
+def test_a_table_replaces_nothing_but_a_file(put: Callable[..., str], tmp_path: Path) -> None:
+    folder = put(healthy(1))
+    for place in (tmp_path / "pipe", tmp_path / "link"):
+        os.mkfifo(place) if place.name == "pipe" else place.symlink_to(tmp_path / "elsewhere")
+        assert run(["fleet", "report", folder, "--csv", str(place)]) == 2
+        assert place.is_symlink() or place.is_fifo()
+
+
+def test_hosts_with_something_to_tell_come_first(
+    put: Callable[..., str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    kinds = {"a-well": HEALTHY, "b-warned": "r730-link-x8", "c-hung": "r730-nvml-timeout", "d-bad": "r730-fell-off-bus"}
+    _, out = printed(capsys, put({**kinds, "e-well": HEALTHY}))
+    lines = out.splitlines()
+    told = [line.split()[0] for line in lines[lines.index("Hosts") + 1 :]]
+    assert told == ["d-bad", "c-hung", "b-warned", "a-well", "e-well"]
+
+
 def test_hostile_names_reach_neither_terminal_nor_page(
     put: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -372,6 +480,13 @@ def test_a_narrow_terminal_has_one_line_a_host(
     assert max(map(len, lines)) <= width
     hosts = lines[lines.index("Hosts") + 1 : lines.index("Not seen") - 1]
     assert len(hosts) == len([path for path in FOLDER.iterdir() if (path / "capture.json").exists()])
+
+
+def test_the_same_from_a_program() -> None:
+    fleet = gpucheck.fleet_report(str(FOLDER), room="P40", strict=True)
+    assert fleet.model_copy(update={"time": ""}) == report(str(FOLDER), room="P40", strict=True).document().model_copy(
+        update={"time": ""}
+    )
 
 
 def test_room_for_more_cards(put: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,13 +19,15 @@ from typing import Any
 import pytest
 from smoke.test_smoke_peers import free_ports
 
+from gpucheck.api import smoke
 from gpucheck.errors import GpucheckError, UsageError
 from gpucheck.facts import Gpu, Machine, Nvml, NvmlGpu
 from gpucheck.render import markdown, text
 from gpucheck.smoke.cluster import Cluster, Peer
 from gpucheck.smoke.evidence import TOLERANCE
-from gpucheck.smoke.hosts import WORKER, cluster_of, slow_network, smoke_on_hosts
+from gpucheck.smoke.hosts import WORKER, _agree, _End, cluster_of, slow_network, smoke_on_hosts
 from gpucheck.smoke.job import Job
+from gpucheck.smoke.outcome import Judgement
 from gpucheck.smoke.plan import DeviceRequest
 from gpucheck.smoke.report import Network, SmokeReport
 from gpucheck.smoke.run import Limits, train
@@ -349,3 +351,22 @@ def test_a_request_that_does_not_go_with_several_hosts(options, words):
 def test_options_that_do_not_go_together(arguments, words):
     with pytest.raises(GpucheckError, match=words):
         cluster_of(*arguments)
+
+
+def test_a_host_without_a_verdict_is_no_pass():
+    class Silent:
+        def tell(self, **message: object) -> None: ...
+
+        def collect(self, kind: str, deadline: float) -> dict[int, Any]:
+            return {}
+
+    report = _agree(two(), Silent(), _End(Judgement("pass", "good", proves_gpu=True)), 4)  # type: ignore[arg-type]
+    assert (report.verdict, report.exit_code, report.proves_gpu) == ("not-run", 3, False)
+    assert "Worker 1" in report.headline
+    assert "did not tell its verdict" in report.headline
+
+
+@pytest.mark.parametrize("options", [{"rank": 1}, {"port": 4000}])
+def test_a_rank_or_a_port_without_a_cluster_is_refused(options):
+    with pytest.raises(UsageError, match="several hosts"):
+        smoke("cpu:1", **options)
