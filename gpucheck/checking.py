@@ -264,12 +264,10 @@ def _advice(checks: Sequence[PolicyCheck], verdict: CheckVerdict) -> str | None:
         return None
     if verdict == "fail":
         failed = [row for row in checks if row.outcome == "fail"]
-        if all(row.finding == "visibility-limited" or row.topic in _OF_CARDS for row in failed) and any(
-            row.finding == "visibility-limited" for row in failed
-        ):
+        if {row.finding for row in failed if row.topic not in _OF_CARDS} == {"visibility-limited"}:
             return say(
-                "The machine may be good: this process is not shown all of its cards. Start it with them, or run "
-                "gpucheck check on the host. What it means and what to do: gpucheck explain visibility-limited."
+                "The machine may be good: perhaps this process is not shown all of its cards. Start it with them, or "
+                "run gpucheck check on the host. What it means and what to do: gpucheck explain visibility-limited."
             )
         names = dict.fromkeys(row.finding for row in failed if row.finding is not None)
         if not names:

@@ -36,10 +36,17 @@ unset CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ROCR_VISIBLE_DEVICES
 set -- check --no-smoke
 if [ -n "${GPUCHECK_POLICY:-}" ] || [ -e "$POLICY" ]; then
   set -- "$@" --policy "$POLICY"
+else
+  # A node of the cluster that has no GPU in its Gres needs none; what is in it is looked at all the same.
+  gres=$(timeout 5 scontrol --oneliner show node "$node" 2>/dev/null | sed -n 's/.* Gres=\([^ ]*\).*/\1/p')
+  case $gres in
+    "" | *gpu* | *shard* | *mps*) ;;
+    *) set -- "$@" --expect-gpus 0 ;;
+  esac
 fi
 cd / || exit 0
 # One long line: its first word is the verdict, the rest is the headline.
-answer=$(COLUMNS=2000 timeout 50 "$GPUCHECK" "$@" 2>&1)
+answer=$(COLUMNS=2000 timeout 35 "$GPUCHECK" "$@" 2>&1)
 code=$?
 line=$(printf '%s\n' "$answer" | sed -n '/^fail  /{p;q;}')
 
@@ -49,7 +56,7 @@ case $code:$line in
     ;;
   1:fail*) # and not 1 alone: a Python that cannot start ends with that too
     reason=$(printf '%s' "$line" | sed 's/^fail  *//' | LC_ALL=C tr -cd ' -~' | tr -d "\"'\`\\\\" | cut -c 1-250)
-    state=$(scontrol --oneliner show node "$node" 2>/dev/null | sed -n 's/.* State=\([^ ]*\).*/\1/p')
+    state=$(timeout 5 scontrol --oneliner show node "$node" 2>/dev/null | sed -n 's/.* State=\([^ ]*\).*/\1/p')
     case $state in
       *DRAIN*)
         say "$node is bad and drained already: $reason"

@@ -28,6 +28,7 @@ from gpucheck.smoke.cards import (
 )
 from gpucheck.smoke.counters import risen
 from gpucheck.smoke.endings import no_devices, not_done
+from gpucheck.smoke.job import Mode
 from gpucheck.smoke.numbers import OUTPUT_TOLERANCE, TOLERANCE, contradictions, scaling_of, slower_cards, split_of
 from gpucheck.smoke.outcome import Judgement, Outcome, Watched
 from gpucheck.smoke.plan import Train
@@ -165,6 +166,51 @@ def _unmet(findings: Sequence[Finding], used: int, expected: int) -> list[Findin
     return [*findings, finding("gpu-count-mismatch", "error", "machine", message)]
 
 
+_HEADLINES: dict[Mode, dict[str, tuple[str, str]]] = {
+    "train": {
+        "cpu-pass": (
+            "Training on 1 logical CPU device is exact; it proves no GPU.",
+            "Training on {n} logical CPU devices is exact; it proves no GPU.",
+        ),
+        "cpu-fail": (
+            "Training on 1 logical CPU device failed; no GPU was involved.",
+            "Training on {n} logical CPU devices failed; no GPU was involved.",
+        ),
+        "pass": (
+            "The GPU trained, and the result is exact.",
+            "All {n} GPUs trained together at {share:.0f} % of their added speed, and the result is exact.",
+        ),
+        "not-run": ("The training is exact, but NVML could not confirm {n} of {listed} GPUs.",) * 2,
+        "fail": ("The training failed: {n} of {listed} GPUs that TensorFlow lists did their part.",) * 2,
+        "fail-although": (
+            "The training failed, although the GPU that TensorFlow lists did its part.",
+            "The training failed, although all {n} GPUs that TensorFlow lists did their part.",
+        ),
+    },
+    "infer": {
+        "cpu-pass": (
+            "Inference on 1 logical CPU device is exact; it proves no GPU.",
+            "Inference on {n} logical CPU devices is exact; it proves no GPU.",
+        ),
+        "cpu-fail": (
+            "Inference on 1 logical CPU device failed; no GPU was involved.",
+            "Inference on {n} logical CPU devices failed; no GPU was involved.",
+        ),
+        "pass": (
+            "The GPU inferred exactly what the CPU did; training was not tried.",
+            "All {n} GPUs inferred exactly what the CPU did; training was not tried.",
+        ),
+        "not-run": ("The inference is exact, but NVML could not confirm {n} of {listed} GPUs.",) * 2,
+        "fail": ("The inference failed: {n} of {listed} GPUs that TensorFlow lists did their part.",) * 2,
+        "fail-although": (
+            "The inference failed, although the GPU that TensorFlow lists did its part.",
+            "The inference failed, although all {n} GPUs that TensorFlow lists did their part.",
+        ),
+    },
+}
+"""By mode and outcome the sentence for one device, and for several."""
+
+
 def _headline(
     plan: Train,
     verdict: Verdict,
@@ -172,7 +218,16 @@ def _headline(
     unproven: Sequence[SmokeDevice],
     scaling: Scaling | None,
 ) -> str:
-    headline = (_inferred if plan.job.mode == "infer" else _trained)(plan, verdict, devices, unproven, scaling)
+    used = sum(device.used for device in devices)
+    listed = sum(device.device is not None for device in devices)
+    if plan.job.kind == "cpu":
+        outcome, count = ("cpu-pass", used) if verdict == "pass" else ("cpu-fail", listed)
+    elif verdict == "fail":
+        outcome, count = "fail" if used < listed else "fail-although", used
+    else:
+        outcome, count = verdict, used if verdict == "pass" else len(unproven)
+    share = 100 * scaling.efficiency if scaling else 0.0
+    headline = say(plural(count, *_HEADLINES[plan.job.mode][outcome]), n=count, listed=listed, share=share)
     unread = sum("busy" in device.evidence.unknown for device in devices)
     if not unread:
         return headline
@@ -184,99 +239,4 @@ def _headline(
         ),
         headline=headline,
         n=unread,
-    )
-
-
-def _trained(
-    plan: Train,
-    verdict: Verdict,
-    devices: Sequence[SmokeDevice],
-    unproven: Sequence[SmokeDevice],
-    scaling: Scaling | None,
-) -> str:
-    used = sum(device.used for device in devices)
-    listed = sum(device.device is not None for device in devices)
-    if plan.job.kind == "cpu":
-        if verdict == "pass":
-            return plural(
-                used,
-                say("Training on 1 logical CPU device is exact; it proves no GPU."),
-                say("Training on {n} logical CPU devices is exact; it proves no GPU.", n=used),
-            )
-        return plural(
-            listed,
-            say("Training on 1 logical CPU device failed; no GPU was involved."),
-            say("Training on {n} logical CPU devices failed; no GPU was involved.", n=listed),
-        )
-    if verdict == "pass":
-        share = 100 * scaling.efficiency if scaling else 0.0
-        return plural(
-            used,
-            say("The GPU trained, and the result is exact."),
-            say(
-                "All {n} GPUs trained together at {share:.0f} % of their added speed, and the result is exact.",
-                n=used,
-                share=share,
-            ),
-        )
-    if verdict == "not-run":
-        return say(
-            "The training is exact, but NVML could not confirm {n} of {listed} GPUs.",
-            n=len(unproven),
-            listed=listed,
-        )
-    if used == listed:
-        return plural(
-            listed,
-            say("The training failed, although the GPU that TensorFlow lists did its part."),
-            say("The training failed, although all {n} GPUs that TensorFlow lists did their part.", n=listed),
-        )
-    return say(
-        "The training failed: {used} of {listed} GPUs that TensorFlow lists did their part.",
-        used=used,
-        listed=listed,
-    )
-
-
-def _inferred(
-    plan: Train,
-    verdict: Verdict,
-    devices: Sequence[SmokeDevice],
-    unproven: Sequence[SmokeDevice],
-    scaling: Scaling | None,
-) -> str:
-    used = sum(device.used for device in devices)
-    listed = sum(device.device is not None for device in devices)
-    if plan.job.kind == "cpu":
-        if verdict == "pass":
-            return plural(
-                used,
-                say("Inference on 1 logical CPU device is exact; it proves no GPU."),
-                say("Inference on {n} logical CPU devices is exact; it proves no GPU.", n=used),
-            )
-        return plural(
-            listed,
-            say("Inference on 1 logical CPU device failed; no GPU was involved."),
-            say("Inference on {n} logical CPU devices failed; no GPU was involved.", n=listed),
-        )
-    if verdict == "pass":
-        return plural(
-            used,
-            say("The GPU inferred exactly what the CPU did; training was not tried."),
-            say("All {n} GPUs inferred exactly what the CPU did; training was not tried.", n=used),
-        )
-    if verdict == "not-run":
-        return say(
-            "The inference is exact, but NVML could not confirm {n} of {listed} GPUs.", n=len(unproven), listed=listed
-        )
-    if used == listed:
-        return plural(
-            listed,
-            say("The inference failed, although the GPU that TensorFlow lists did its part."),
-            say("The inference failed, although all {n} GPUs that TensorFlow lists did their part.", n=listed),
-        )
-    return say(
-        "The inference failed: {used} of {listed} GPUs that TensorFlow lists did their part.",
-        used=used,
-        listed=listed,
     )

@@ -153,13 +153,14 @@ def test_in_a_job_the_node_s_gres_says_nothing_of_its_part() -> None:
 class Stand:
     """A scontrol that writes down what it was asked; the node is in a given state."""
 
-    def __init__(self, folder: Path, state: str = "IDLE") -> None:
+    def __init__(self, folder: Path, state: str = "IDLE", gres: str = "gpu:2") -> None:
         self.folder = folder
         (folder / "bin").mkdir()
         (folder / "asks-nothing.toml").touch()
         script = folder / "bin" / "scontrol"
         script.write_text(
-            f'#!/bin/sh\nif [ "$1" = --oneliner ]; then echo "NodeName=n1 State={state} Reason=x"; exit; fi\n'
+            f'#!/bin/sh\nshown="NodeName=n1 Gres={gres} State={state} Reason=x"\n'
+            f'if [ "$1" = --oneliner ]; then echo "$shown"; exit; fi\n'
             f'printf "%s\\n" "$@" >> {folder}/asked\n'
         )
         script.chmod(0o755)
@@ -219,6 +220,22 @@ def test_what_is_no_answer_drains_nothing(tmp_path: Path, body: str) -> None:
     assert (done.returncode, stand.asked) == (0, [])
     assert "n1 was not checked" in done.stderr
     assert stand.health(tmp_path / "none").returncode == 0
+
+
+@pytest.mark.skipif(Path("/etc/gpucheck.toml").exists(), reason="this machine has a policy")
+@pytest.mark.parametrize(
+    ("gres", "machine", "drains"),
+    [
+        ("(null)", "bmc-only", False),
+        ("nic:1", "bmc-only", False),
+        ("gpu:2", "bmc-only", True),
+        ("(null)", "r730-fell-off-bus", True),
+    ],
+)
+def test_a_node_without_gpus_in_its_gres_needs_none(tmp_path: Path, gres: str, machine: str, drains: bool) -> None:
+    stand = Stand(tmp_path, gres=gres)
+    stand.health(gpucheck_of(tmp_path, machine), GPUCHECK_POLICY="")
+    assert bool(stand.asked) is drains
 
 
 def test_a_policy_that_is_named_and_not_there_is_not_left_out_in_silence(tmp_path: Path) -> None:

@@ -118,9 +118,17 @@ def test_cards_stand_in_a_table_with_bars(monkeypatch: pytest.MonkeyPatch, capsy
         f"  GPU:0   {FIRST}  did its part  10     1,000       " + "█" * 30,
         f"  GPU:1   {SECOND}  did its part  10     500         " + "█" * 15,
     ]
-    assert "  That is 95% of 2 × the slowest (1,000 examples/s), which is what even shares can reach." in lines
+    assert "  That is 95% of 2 × the slowest (1,000 examples/s), the measure for even shares." in lines
     assert f"  {FIRST}  +900 MiB  97 %  8.1 s      30 → 250 W  1200-1900 MHz  71 °C" in lines
     assert not any("no GPU was proved" in line for line in lines)
+
+
+def test_one_device_is_compared_with_itself_and_layers_that_are_cut_have_no_shares() -> None:
+    assert training.speed(Scaling(single=800.0, all=600.0, efficiency=0.75, slowest=FIRST)) == (
+        "600 examples/s in the training, 800 by itself."
+    )
+    assert training.pace(GOOD) is not None
+    assert training.pace(GOOD.model_copy(update={"strategy": "model"})) is None
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])

@@ -174,6 +174,14 @@ class _Stops:
             time.sleep(60)
 
 
+class NeverMoves(worker.Training):
+    """It says that it trains, and hangs."""
+
+    def run(self) -> Any:
+        self.channel.send(phase="train", step=0)
+        time.sleep(600)
+
+
 class WrongAlone(worker.Training):
     """The variables on one device are not those that were given, whoever works with it."""
 
@@ -248,6 +256,7 @@ FAULTS: dict[str, type[worker.Training]] = {
     "process-left": ProcessLeft,
     "hangs": StopsAtStep,
     "dies": StopsAtStep,
+    "never-moves": NeverMoves,
     "wrong-alone": WrongAlone,
     "wrong-pair": WrongPair,
     "peers-hang": PairHangs,

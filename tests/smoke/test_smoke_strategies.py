@@ -27,7 +27,10 @@ WHOLE = ("model", "hybrid")
 UNEVEN = (Shard(0, 20), Shard(20, 8), Shard(28, 4), Shard(32, 16))
 STEPS = 3
 
-pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs the extra [smoke]")
+pytestmark = [
+    pytest.mark.xdist_group("smoke-strategies"),  # one process does all their trainings
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs the extra [smoke]"),
+]
 
 
 def job(strategy: Strategy, **more) -> Job:

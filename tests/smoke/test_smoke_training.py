@@ -50,6 +50,10 @@ def names(judgement: Judgement) -> set[str]:
 # --- sound ----------------------------------------------------------------------------------------
 
 
+# Where tests are spread over processes, those of one report stay together.
+of_one_report = pytest.mark.xdist_group("smoke-four")
+
+
 @pytest.fixture(scope="module")
 def four():
     steps: list[tuple[int, int, str]] = []
@@ -57,6 +61,7 @@ def four():
     return report, steps
 
 
+@of_one_report
 def test_four_logical_devices_train_exactly(four):
     report, _ = four
     assert (report.verdict, report.exit_code, report.findings) == ("pass", 0, ())
@@ -69,12 +74,14 @@ def test_four_logical_devices_train_exactly(four):
     assert (report.isolation, report.allreduce, report.deep, report.soak) == ((), (), None, None)
 
 
+@of_one_report
 def test_it_proves_no_gpu_and_says_so(four):
     report, _ = four
     assert report.proves_gpu is False
     assert "no GPU" in report.headline
 
 
+@of_one_report
 def test_each_device_has_its_own_evidence(four):
     report, _ = four
     assert [device.device for device in report.devices] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
@@ -89,6 +96,7 @@ def test_each_device_has_its_own_evidence(four):
         assert device.examples_per_second > 0
 
 
+@of_one_report
 def test_the_speed_of_the_group_is_compared_with_the_devices_alone(four):
     report, _ = four
     total = sum(device.examples_per_second for device in report.devices)
@@ -97,6 +105,7 @@ def test_the_speed_of_the_group_is_compared_with_the_devices_alone(four):
     assert report.scaling.slowest == slowest.device
 
 
+@of_one_report
 def test_progress_names_each_step_and_phase(four):
     _, steps = four
     assert [step for step, _, phase in steps if phase == "train"] == [0, 1, 2, 3, 4, 5]
@@ -104,6 +113,7 @@ def test_progress_names_each_step_and_phase(four):
     assert phases == ["import", "devices", "alone", "train", "compare", "together"]
 
 
+@of_one_report
 def test_the_document_has_the_agreed_keys(four):
     report, _ = four
     document = report.model_dump(mode="json")
@@ -123,7 +133,10 @@ def test_the_parent_does_not_load_tensorflow():
 
 def test_one_device():
     report = smoke(DeviceRequest.parse("cpu:1"), None, steps=3)
-    assert report.verdict == "pass"
+    assert (report.verdict, report.headline) == (
+        "pass",
+        "Training on 1 logical CPU device is exact; it proves no GPU.",
+    )
     assert report.devices[0].evidence.param_difference == 0
 
 
@@ -243,7 +256,7 @@ def test_a_process_that_outlives_the_training_is_reported_and_ended():
 def test_the_whole_training_has_a_deadline():
     job, limits = Job("cpu", 2), Limits(total=0.3)
     judgement = judged("none", job, limits)
-    assert names(judgement) == {"smoke-timeout"}
+    assert (judgement.verdict, names(judgement)) == ("not-run", {"smoke-timeout"})  # no card was judged
     assert "TensorFlow was being loaded" in judgement.findings[0].message
 
 
