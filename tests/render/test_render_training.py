@@ -10,7 +10,7 @@ from junitparser import JUnitXml, TestSuite
 
 from gpucheck.cli import run
 from gpucheck.findings import Evidence, Finding, finding
-from gpucheck.render import junit, markdown, text
+from gpucheck.render import junit, markdown, text, training
 from gpucheck.smoke.report import (
     DeviceEvidence,
     Numerics,

@@ -325,6 +325,12 @@ def test_a_card_outside_the_grant_is_listed_and_not_missed():
     assert found(judgement) == [("gpu-count-mismatch", "error", "machine")]
 
 
+def test_an_unmet_expectation_is_no_reproach_to_the_cards():
+    judgement = weigh(good(), expect_gpus=3)
+    assert found(judgement) == [("gpu-count-mismatch", "error", "machine")]
+    assert judgement.headline == "The training failed, although all 2 GPUs that TensorFlow lists did their part."
+
+
 def test_an_unmet_expectation_makes_its_explanation_an_error():
     result = good()
     for key in ("devices", "replicas"):
