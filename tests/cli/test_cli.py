@@ -37,6 +37,9 @@ COMMANDS = (
     ["catalog", "list"],
     ["catalog", "show"],
     ["catalog", "validate"],
+    ["check"],
+    ["fleet", "collect"],
+    ["fleet", "report"],
 )
 
 
@@ -272,8 +275,9 @@ def test_help_has_an_example_of_that_very_command(command: list[str]) -> None:
 def test_every_command_is_in_the_list_above() -> None:
     import typer.main
 
-    from gpucheck.cli import app
+    from gpucheck.cli import _load_commands, app
 
+    _load_commands(["--help"])
     group = typer.main.get_command(app)
     names = []
     for name, command in group.commands.items():  # type: ignore[attr-defined]
@@ -282,14 +286,15 @@ def test_every_command_is_in_the_list_above() -> None:
 
 
 def test_examples_in_the_help_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each is run, apart from those that train or look at this machine."""
+    """Each is run, apart from those that train, look at this machine or need a folder of captures."""
     from gpucheck import cli
 
-    text = Path(cli.__file__).read_text("utf-8")
+    modules = sorted(Path(cli.__file__).parent.glob("commands/*.py"))
+    text = "".join(path.read_text("utf-8") for path in (Path(cli.__file__), *modules))
     examples = re.findall(r'epilog="Example: gpucheck ([^"]+)"', text)
     assert len(examples) == len(COMMANDS)
     for example in examples:
-        if not example.startswith(("probe", "smoke", "capture", "catalog validate")):
+        if not example.startswith(("probe", "smoke", "capture", "catalog validate", "check", "fleet")):
             assert run(example.split()) in (0, 1), example
     capsys.readouterr()
 
