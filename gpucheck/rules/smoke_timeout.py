@@ -10,6 +10,7 @@ that is less) ends it. Before that, only --timeout does, since the first use of 
 kernels for minutes; but once each card has run alone, the first step of all may take two fifths of
 --timeout. With the rest each card alone, pairs and all are tried, and all once more with
 NCCL_P2P_DISABLE=1: what that names takes the place of this finding (pair-hangs, peer-access-hangs).
+With --deep it also names a card whose memory was filled and never read back.
 
 Why it matters
 A collective operation that never returns keeps every card at 100 % utilisation and does nothing.
