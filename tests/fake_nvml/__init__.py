@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 Script = dict[str, Any]
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
@@ -43,8 +45,13 @@ class FakeNvml:
         (self.folder / "nvml.json").write_text(json.dumps(script, indent=1))
         lines = self.folder / "nvml.script"
         lines.write_text("".join(f"{path}\t{value}\n" for path, value in _flat("", script)))
+        earlier = ",".join(str(child.pid) for child in psutil.Process().children())
         search = [str(self.library), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        return {"LD_LIBRARY_PATH": ":".join(search), "GPUCHECK_FAKE_NVML": str(lines)}
+        return {
+            "LD_LIBRARY_PATH": ":".join(search),
+            "GPUCHECK_FAKE_NVML": str(lines),
+            "GPUCHECK_FAKE_NVML_EARLIER": f",{earlier},",
+        }
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
