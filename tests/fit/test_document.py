@@ -90,7 +90,7 @@ def test_every_answer_is_made_of_whole_sentences() -> None:
             assert sentence.strip() == sentence
             assert sentence
             assert not re.search(r"[{}]|\bNone\b|  |\.\.", sentence), sentence
-        assert "1 conditions" not in advice.headline
+        assert not re.search(r"\b1 conditions", advice.headline)
 
 
 def test_every_answer_is_one_of_its_own_checks() -> None:

@@ -304,7 +304,10 @@ def test_if_n_cards_fit_then_fewer_do(request: Request) -> None:
         for n in range(1, 6)
     ]
     assert fitting == sorted(fitting, reverse=True)
-    assert most_cards(first) == (fitting.index(False) if False in fitting else most_cards(first))
+    if False in fitting:
+        assert most_cards(first) == fitting.index(False)
+    else:
+        assert most_cards(first) >= len(fitting)
 
 
 @few
